@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -18,7 +19,7 @@ from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.archive import (
     ArchivedSplit,
     archive_split,
-    check_archived_bodies,
+    archived_columns,
     commit_proved,
     merge_archived,
 )
@@ -78,9 +79,9 @@ class ArchiveDataSource(DataSource):
             raise OptionError("an archive needs the splits of a log: read them with view=splits")
         given = {name: text for name, text in self.options.items() if name.lower() not in NOT_OF_THE_LOG}
         options = parse_options(given)
-        check_archived_bodies(options)
+        columns = archived_columns(options, archives_in(options.path))
         tables = [text for name, text in self.options.items() if name.lower() == TABLE_OPTION]
-        return _Target(options, options.path, _table(tables[0]) if tables else TableFormat.PARQUET)
+        return _Target(options, columns, _table(tables[0]) if tables else TableFormat.PARQUET)
 
 
 def _table(text: str) -> TableFormat:
@@ -97,8 +98,13 @@ class _Target:
     """Where to archive to, and how."""
 
     options: Options
-    output: Path
+    columns: pa.Schema
     table: TableFormat
+
+    @property
+    def output(self) -> Path:
+        """The folder that was given."""
+        return self.options.path
 
     def stage(self, rows: Iterable[Row]) -> Staged:
         """Stage the messages of the splits, except for archived ranges. Raises StoreError, OSError."""
@@ -145,7 +151,7 @@ class _Target:
 
         def commit() -> None:
             archive.select(self.options.selection.as_texts())
-            begin_table(archive.root, self.table)
+            begin_table(archive.root, self.table, self.columns)
             mend(archive)
             state = _state_of(archive, staged, origin.state(newest))
             parts = sorted(chain.from_iterable(one.parts for one in staged), key=lambda part: part[0].start)

@@ -84,6 +84,29 @@ def quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+def same_but_case(kind: pa.DataType, path: str = "") -> tuple[str, str] | None:
+    """Two fields of a type whose names differ only in case, as ``items.id`` and ``items.ID``; None if there are none.
+
+    Spark, DuckDB and Delta take such fields for one.
+    """
+    if pa.types.is_list(kind):
+        return same_but_case(kind.value_type, path)
+    if pa.types.is_map(kind):
+        return same_but_case(kind.key_type, path) or same_but_case(kind.item_type, path)
+    if not pa.types.is_struct(kind):
+        return None
+    known: dict[str, str] = {}
+    for field in kind:
+        name = path + field.name
+        other = known.setdefault(field.name.lower(), name)
+        if other != name:
+            return other, name
+        found = same_but_case(field.type, f"{name}.")
+        if found is not None:
+            return found
+    return None
+
+
 def parse_type(text: str) -> pa.DataType:
     """The Arrow type of a Spark SQL type, or of columns: ``a int, b string`` is a struct. All may be null.
 

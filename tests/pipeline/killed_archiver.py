@@ -26,6 +26,7 @@ from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.expire import expire
 from rmqha.pipeline.jobs.manifest import Archive
 from rmqha.pipeline.jobs.tableformats import TableFormat, begin_table
+from rmqha.pipeline.schema import archive_schema
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, options_of, rows_of, visible_files
 from tests.pipeline.microbatches import Query
 from tests.pipeline.tables import table_offsets
@@ -51,7 +52,7 @@ def run_job(store: Path, lake: Path, table: TableFormat) -> None:
 
 def run_stream(store: Path, lake: Path, table: TableFormat) -> None:
     """Archive by the sink, as Spark's driver and workers use it; a batch that is run again has other splits."""
-    begin_table(lake, table)
+    begin_table(lake, table, archive_schema())
     checkpoint = lake.with_name(f"{lake.name}.checkpoint")
     query = Query(store, lake, checkpoint, splitBytes=SPLIT_BYTES // (2 if checkpoint.exists() else 1))
     query.run(SEGMENT_SIZE * 5 // 4)

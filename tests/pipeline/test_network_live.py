@@ -15,6 +15,7 @@ from rmqha.events import Event
 from rmqha.pipeline.jobs.manifest import Archive
 from rmqha.pipeline.jobs.origin import broker_folder
 from rmqha.pipeline.jobs.tableformats import TableFormat, begin_table
+from rmqha.pipeline.schema import archive_schema
 from rmqha.store.log.mappedfile import file_name
 from rmqha.testing.nodes import NameServerNode, PutNode, free_port
 from tests.pipeline.nodes import SEGMENT_SIZE
@@ -95,7 +96,7 @@ def test_no_kill_of_the_query_loses_or_doubles_a_message(tmp_path: Path, stages:
     lake = tmp_path / "lake"
     kinds = {"broker-a": TableFormat.DELTA, "broker-b": TableFormat.ICEBERG}
     for name, kind in kinds.items():
-        begin_table(broker_folder(lake, name), kind)
+        begin_table(broker_folder(lake, name), kind, archive_schema())
     with NameServerNode(tmp_path) as server:
         one, other, late = (broker(tmp_path, f"broker-{letter}", server) for letter in "abc")
         with one, other:

@@ -65,7 +65,7 @@ JUMPS = st.sampled_from([1] * 12 + [2, 3, 40, 700, -1, -5])
 def made_logs(draw: st.DrawFn) -> Made:
     records: list[Record] = []
     following: dict[tuple[str, int], int] = {}
-    topics = st.sampled_from(["T", "Other", SCHEDULE_TOPIC, "no/folder"])
+    topics = st.sampled_from(["T", "é漢😀", SCHEDULE_TOPIC, "no/folder"])
     first = st.sampled_from([0, 0, 0, 1, 5, 100])
     for number in range(draw(st.integers(0, 60))):
         key = draw(topics), draw(st.integers(0, 1))

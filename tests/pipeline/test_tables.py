@@ -13,13 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.jobs import archive as archives
 from rmqha.pipeline.jobs import tableformats
 from rmqha.pipeline.jobs.archive import Archived, archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, ArchiveError, archived_paths
 from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat
+from rmqha.pipeline.schema import archive_schema
 from rmqha.settings import Settings
+from tests.pipeline.bodies.test_archived import lay
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, as_old, options_of, visible_files
 from tests.pipeline.microbatches import Query
 from tests.pipeline.tables import PACKAGES, table_of, table_offsets, versions_of
@@ -29,7 +32,7 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    return tmp_path / "a lake, 100%"  # a path that a URL would write in another way
+    return tmp_path / "a lake, 100% 日本"  # a path that a URL would write in another way
 
 
 def run_job(store: Path, lake: Path, kind: TableFormat = TableFormat.PARQUET, **texts: object) -> Archived:
@@ -121,6 +124,31 @@ def test_a_column_of_another_type_is_refused_and_named(store: Path, lake: Path, 
     with pytest.raises(ArchiveError, match="properties has incompatible types"):
         run_job(store, lake, properties="map")
     assert table_offsets(lake, kind) == before
+    check_once(lake, kind, before)
+    run_job(store, lake)
+    check_once(lake, kind)
+
+
+def test_an_archive_whose_names_differ_only_in_case_goes_on(
+    tmp_path: Path, lake: Path, kind: TableFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older versions have committed such files and their manifest, before Delta refused them."""
+    store = tmp_path / "bodies"
+    bodies = [b'{"id":1,"ID":2}'] * 60
+    lay(store, bodies)
+    lake.mkdir()
+    (lake / FOLDERS[kind]).mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(archives, "check_names", lambda kind: None)
+        patched.setattr(tableformats, "table_logs", lambda root: [])
+        run_job(store, lake, bodyFormat="json")
+    assert not table_offsets(lake, kind)
+    lay(store, bodies * 2)
+    run_job(store, lake, bodyFormat="json")
+    Query(store, lake, bodyFormat="json", bodySchema="id bigint, ID bigint")  # as does a stream
+    rows = table_of(lake, kind)
+    assert len(rows) == len(archived_offsets(lake)) == 120
+    assert ("value" in rows.column_names) == (kind is TableFormat.ICEBERG)
 
 
 def test_a_table_that_lags_behind_its_manifests_catches_up(
@@ -144,7 +172,7 @@ def test_a_table_that_was_removed_is_made_again(store: Path, lake: Path, kind: T
 
 def test_two_archivers_at_once_add_each_message_once(store: Path, lake: Path, kind: TableFormat) -> None:
     """Both have read the same before one of them commits."""
-    tableformats.begin_table(lake, kind)
+    tableformats.begin_table(lake, kind, archive_schema())
     one, other = Query(store, lake, splitBytes=5000), Query(store, lake, splitBytes=7001)
     read, again = (query.write(query.rows(0, query.log.end)) for query in (one, other))
     one.writer.commit(read, 0)

@@ -40,9 +40,9 @@ QUEUE_FILE_UNITS = 7
 MAX_READ = 5
 NOW_MS = 1_795_000_000_000
 TYPES = (0, 0, 0, TRANSACTION_COMMIT_TYPE, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE)
-TOPICS = st.sampled_from(("A", "B", "%RETRY%C"))
+TOPICS = st.sampled_from(("A", "B漢", "%RETRY%C"))
 QUEUE_IDS = st.integers(0, 1)
-KEYS = st.sampled_from(("k1", "k2", "k3", "k4"))
+KEYS = st.sampled_from(("k1", "k2", "k3", "é😀"))
 HOSTS = st.sampled_from((Host(b"\x7f\0\0\x01", 10911), Host(bytes(range(16)), 1)))
 BODY_SIZES = st.integers(0, 40) | st.integers(300, 1500) | st.sampled_from((SEGMENT_SIZE - 300, SEGMENT_SIZE))
 

@@ -13,7 +13,7 @@ from rmqha.wire.fastjson import ObjectKey, dumps_compact
 from rmqha.wire.offsettable import OFFSET_TABLE, ROWS_AT_ONCE, QueueName, reading_offsets
 from tests import examples
 
-names = st.text("abcXYZ019_-%|", min_size=1, max_size=20)
+names = st.text("abcXYZ019_-%|é漢😀", min_size=1, max_size=20)
 queues = st.builds(QueueName, names, names, st.integers(0, 2**31 - 1))
 tables = st.dictionaries(queues, st.integers(-1, 2**63 - 1), max_size=40)
 

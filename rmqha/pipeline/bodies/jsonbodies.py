@@ -90,8 +90,7 @@ def _bad(error: Exception) -> BodyError:
 def _python_type(kind: pa.DataType, text: Any) -> Any:
     """The Python type of values of an Arrow type; ``text`` is that of its strings. Raises OptionError."""
     if pa.types.is_struct(kind):
-        fields = {field.name: _python_type(field.type, text) | None for field in kind}
-        return TypedDict("object", fields, total=False)  # type: ignore[operator]  # its fields are known only here
+        return _object_type({field.name: _python_type(field.type, text) | None for field in kind})
     if pa.types.is_list(kind):
         return list[_python_type(kind.value_type, text) | None]  # type: ignore[misc]  # its items are known only here
     if pa.types.is_map(kind):
@@ -102,6 +101,20 @@ def _python_type(kind: pa.DataType, text: Any) -> Any:
     if pa.types.is_decimal128(kind):
         return Decimal
     return text if kind == pa.string() else PYTHON_TYPES[kind]
+
+
+def _object_type(fields: dict[str, Any]) -> Any:
+    """The type of objects with these fields. Raises OptionError if msgspec would not find one of them.
+
+    msgspec 0.22 finds a name beyond ASCII only if the string knows its own UTF-8, which it does once it was encoded
+    (https://github.com/msgspec/msgspec/pull/1126).
+    """
+    kind = TypedDict("object", fields, total=False)  # type: ignore[misc]  # its fields are known only here
+    found = msgspec.json.decode(msgspec.json.encode(dict.fromkeys(fields)), type=kind)
+    lost = next((name for name in fields if name not in found), None)
+    if lost is not None:
+        raise OptionError(f"bodySchema: msgspec {msgspec.__version__} does not find the field {lost}: use another one")
+    return kind
 
 
 def _as_text(value: Any) -> str | None:

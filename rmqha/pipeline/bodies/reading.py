@@ -20,6 +20,7 @@ from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.schema import BODY_ERROR, VALUE, to_ddl
 from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.sqltypes import same_but_case
 from rmqha.wire.columns import Mask, Records
 from rmqha.wire.record import COMPRESSED_FLAG
 
@@ -128,11 +129,23 @@ class Bodies:
         return values.take(pa.array(places, mask=places < 0))
 
 
-def bodies_of(options: Options, given: pa.DataType | None = None) -> Bodies | None:
+def check_names(kind: pa.DataType) -> None:
+    """Raises OptionError if two fields of decoded bodies have names that differ only in case, at any depth."""
+    found = same_but_case(kind)
+    if found is not None:
+        raise OptionError(
+            f"bodies have the fields {' and '.join(found)}, whose names differ only in case: Spark, DuckDB and tables "
+            "take them for one. Give a schema (bodySchema=) with one of them. In a schema of Avro or Protobuf rename "
+            "one: bodies do not contain names. Of two topics select one"
+        )
+
+
+def bodies_of(options: Options, given: pa.DataType | None = None, is_checked: bool = False) -> Bodies | None:
     """How the options want bodies to be decoded; None if they do not.
 
-    ``given`` is the type of the column ``value``, if it is known: nothing is inferred then. Raises OptionError, and
-    StoreError and OSError if JSON without a schema must be inferred.
+    ``given`` is the type of the column ``value``, if it is known: nothing is inferred then. ``is_checked`` says that
+    ``check_names`` is not needed. Raises OptionError, and StoreError and OSError if JSON without a schema must be
+    inferred.
     """
     formats = chosen_formats(options)
     if not formats:
@@ -149,14 +162,16 @@ def bodies_of(options: Options, given: pa.DataType | None = None) -> Bodies | No
     kind = kinds[0]
     if by_topic:
         kind = pa.struct([pa.field(str(topic), each) for (topic, _), each in zip(formats, kinds, strict=True)])
+    if not is_checked:
+        check_names(kind)
     return Bodies(formats, kind, options.max_body_bytes)
 
 
 def with_schemas(options: Options, given: pa.DataType | None = None) -> Options:
     """The options with a schema for all JSON: if it has none, that of the type ``given`` for the column ``value``, or
-    else one that is inferred now. Raises like ``bodies_of``.
+    else one that is inferred now. Its names are not checked. Raises like ``bodies_of``.
     """
-    found = bodies_of(options, given)
+    found = bodies_of(options, given, is_checked=True)
     if found is None:
         return options
 

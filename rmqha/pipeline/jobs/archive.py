@@ -5,7 +5,7 @@ files count, see ``manifest``. Bodies go from the log to the file within one pro
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rmqha.pipeline.bodies.reading import Bodies, bodies_of, chosen_formats, pieces, with_schemas
+from rmqha.pipeline.bodies.reading import Bodies, bodies_of, check_names, chosen_formats, pieces, with_schemas
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode, select
 from rmqha.pipeline.encode import proof_columns
 from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
@@ -43,6 +43,7 @@ from rmqha.pipeline.options import Compression, OnCorrupt, Options, Properties, 
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import PROOF_COLUMNS, RECORD_CRC, VALUE, archive_schema
 from rmqha.pipeline.segments import Split, log, log_skipped, open_segment, read_records
+from rmqha.pipeline.sqltypes import same_but_case
 from rmqha.store.nodestate import NodeState
 from rmqha.store.tablesnapshots import read_snapshot, read_tables
 from rmqha.wire.columns import Records
@@ -183,19 +184,34 @@ class _Staging:
         )
 
 
-def check_archived_bodies(options: Options) -> None:
-    """Raises OptionError if bodies cannot be decoded into an archive: all its files must have the same columns."""
+def archived_columns(options: Options, archives: Iterable[Archive] = ()) -> pa.Schema:
+    """The columns of the files to come. Raises OptionError if bodies cannot be decoded into them: all files must have
+    the same columns, with names that engines can tell apart.
+
+    An archive that has other names from before goes on with them, with a warning. Raises ArchiveError, OSError.
+    """
     for _, one in chosen_formats(options):
         if one.is_inferred:
             raise OptionError(
                 "a stream's archive of decoded JSON needs its schema (bodySchema=): later bodies may differ"
             )
-    _schema(options, bodies_of(options))
+    bodies = bodies_of(options, is_checked=True)
+    if bodies is not None and (clash := same_but_case(bodies.type)) is not None:
+        older = [one for one in archives if _archived_value(one) == bodies.type]
+        if not older:
+            check_names(bodies.type)
+        log.warning(
+            "%s has the fields %s, whose names differ only in case: Spark cannot read its column value, and its Delta "
+            "table does not have it. To have it, archive to a new folder, with bodySchema=",
+            ", ".join(str(one.root) for one in older),
+            " and ".join(clash),
+        )
+    return _schema(options, bodies)
 
 
 def archive_split(split: Split, root: str, options: Options) -> ArchivedSplit:
     """Stage the messages of a split as a file in ``root``. Raises StoreError, OSError."""
-    bodies = bodies_of(options)
+    bodies = bodies_of(options, is_checked=True)
     schema = _schema(options, bodies)
     skips: list[CorruptLogError] = []
     end = split.start
@@ -343,7 +359,7 @@ def archive(
     archive = Archive(options.output)
     if chosen_formats(options):
         options = with_schemas(options, _archived_value(archive))
-    check_archived_bodies(options)
+    columns = archived_columns(options, [archive])
     plan = open_log(options)
     start, end = plan.start(), plan.stop()
     manifests = []
@@ -351,7 +367,7 @@ def archive(
         with archive.locked():
             archive.check_confirmed(plan.state, end)
             archive.select(options.selection.as_texts())
-            begin_table(archive.root, table)
+            begin_table(archive.root, table, columns)
             mend(archive)
         proof = Proof(archive, plan.state, lambda: plan, engine, progress)
         proof.prove()

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,15 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.manifest import ArchivedFile, ArchiveError
-from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat, metadata_of, unified_schema
+from rmqha.pipeline.jobs.tableformats import (
+    FOLDERS,
+    Change,
+    TableFormat,
+    columns_of,
+    metadata_of,
+    unified_schema,
+)
+from rmqha.pipeline.sqltypes import same_but_case
 from rmqha.store.log.mappedfile import sync_folder
 
 FOLDER = FOLDERS[TableFormat.DELTA]
@@ -34,6 +42,11 @@ class DeltaLog:
         """See ``TableLog``."""
         with self._explained():
             return set() if not self._exists() else set(self._paths(DeltaTable(self._root)))
+
+    def check(self, columns: pa.Schema) -> None:
+        """See ``TableLog``."""
+        with self._explained():
+            self._schema([columns], DeltaTable(self._root) if self._exists() else None)
 
     @staticmethod
     def _paths(table: DeltaTable) -> list[str]:
@@ -55,17 +68,31 @@ class DeltaLog:
 
     def _table(self, change: Change) -> DeltaTable:
         """The table with all columns of the new files."""
+        columns = columns_of(self._root, change.adds)
         if not self._exists():
-            DeltaTable.create(self._root, Schema.from_arrow(unified_schema(self._root, change.adds, None)))
+            DeltaTable.create(self._root, self._schema(columns, None))
             return DeltaTable(self._root)
         table = DeltaTable(self._root)
-        known = pa.schema(table.schema().to_arrow())
-        unified = unified_schema(self._root, change.adds, known)
-        missing = [field for field in Schema.from_arrow(unified).fields if field.name not in known.names]
+        known = {field.name for field in table.schema().fields}
+        missing = [field for field in self._schema(columns, table).fields if field.name not in known]
         if missing:
             table.alter.add_columns(missing)
             return DeltaTable(self._root)
         return table
+
+    def _schema(self, columns: Sequence[pa.Schema], table: DeltaTable | None) -> Schema:
+        """All columns that the table has with files of these ``columns``.
+
+        Delta takes names that differ only in case for one. Older archives may have a column with such fields: the
+        table is without it.
+        """
+        known = None if table is None else pa.schema(table.schema().to_arrow())
+        unified = unified_schema(self._root, columns, known)
+        possible = pa.schema([field for field in unified if same_but_case(field.type) is None])
+        try:
+            return Schema.from_arrow(possible)
+        except Exception as error:  # deltalake has no error of its own for it
+            raise ArchiveError(f"the table in {self._root} cannot have these columns: {one_line(error)}") from error
 
     def _add(self, file: ArchivedFile, is_new: bool) -> AddAction:
         path = self._root / file.path

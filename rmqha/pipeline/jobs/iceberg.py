@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, ValidationError
 from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
@@ -14,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.manifest import ArchiveError, make_folder
-from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat, unified_schema
+from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat, columns_of, unified_schema
 from rmqha.store.nodestate import replace_file
 
 FOLDER = FOLDERS[TableFormat.ICEBERG]
@@ -44,6 +45,11 @@ class IcebergLog:
                 return set()
             self._hint(table)  # a process may have died right after its commit
             return set(self._files(table))
+
+    def check(self, columns: pa.Schema) -> None:
+        """See ``TableLog``."""
+        with self._explained():
+            unified_schema(self._root, [columns], self._columns(self._load()))
 
     def commit(self, change: Change) -> None:
         """See ``TableLog``."""
@@ -94,19 +100,22 @@ class IcebergLog:
 
     def _table(self, change: Change) -> Table:
         """The table with all columns of the new files."""
-        table = self._load()
+        table, columns = self._load(), columns_of(self._root, change.adds)
+        unified = unified_schema(self._root, columns, self._columns(table))
         if table is None:
             catalog = self._catalog()
             catalog.create_namespace_if_not_exists(NAMESPACE)
-            schema = unified_schema(self._root, change.adds, None)
             location = f"file://{self._folder}"
-            return catalog.create_table((NAMESPACE, TABLE), schema, location=location, properties=PROPERTIES)
-        known = schema_to_pyarrow(table.schema(), include_field_ids=False)
-        unified = unified_schema(self._root, change.adds, known)
-        if len(unified) > len(known):
+            return catalog.create_table((NAMESPACE, TABLE), unified, location=location, properties=PROPERTIES)
+        if len(unified) > len(table.schema().fields):
             with table.update_schema() as update:
                 update.union_by_name(unified)
         return table
+
+    @staticmethod
+    def _columns(table: Table | None) -> pa.Schema | None:
+        """The columns of the newest version; None if there is no table yet."""
+        return None if table is None else schema_to_pyarrow(table.schema(), include_field_ids=False)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

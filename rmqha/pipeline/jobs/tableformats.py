@@ -67,6 +67,9 @@ class TableLog(Protocol):
     def paths(self) -> set[str]:
         """The files of the newest version, relative to the archive. Raises ArchiveError, OSError."""
 
+    def check(self, columns: pa.Schema) -> None:
+        """Raises ArchiveError if the table cannot take files with these columns, and OSError."""
+
     def commit(self, change: Change) -> None:
         """Make a new version, in one step. The table is created if it does not exist. Raises ArchiveError, OSError."""
 
@@ -77,10 +80,17 @@ def check_package(table: TableFormat) -> None:
         _log(Path(), table)
 
 
-def begin_table(root: Path, table: TableFormat) -> None:
-    """Make the archive a table, too. Its log is written with the next commit. Raises OptionError, OSError."""
-    if table in FOLDERS:
-        _log(root, table)
+def begin_table(root: Path, table: TableFormat, columns: pa.Schema) -> None:
+    """Make the archive a table, too. Its log is written with the next commit. ``columns`` are those of the files to
+    come.
+
+    Raises ArchiveError, before anything is written, if the archive's tables cannot take these columns; OptionError,
+    OSError.
+    """
+    is_new = table in FOLDERS and not (root / FOLDERS[table]).is_dir()
+    for log in [*table_logs(root), *([_log(root, table)] if is_new else [])]:
+        log.check(columns)
+    if is_new:
         make_folder(root / FOLDERS[table])
 
 
@@ -161,19 +171,23 @@ def known_paths(root: Path, log: TableLog) -> set[str]:
     return paths
 
 
-def unified_schema(root: Path, files: Sequence[ArchivedFile], known: pa.Schema | None) -> pa.Schema:
-    """The columns of these files and those ``known`` before, which come first.
+def columns_of(root: Path, files: Sequence[ArchivedFile]) -> list[pa.Schema]:
+    """The columns of each of these files. Raises ArchiveError, OSError."""
+    return [schema_of(root / file.path) for file in files]
 
-    Raises ArchiveError if a column has two types, and OSError.
+
+def unified_schema(root: Path, columns: Sequence[pa.Schema], known: pa.Schema | None) -> pa.Schema:
+    """The columns of some files and those ``known`` before, which come first.
+
+    Raises ArchiveError if a column has two types.
     """
     schemas = [] if known is None else [pa.schema([pa.field(field.name, _plain(field.type)) for field in known])]
-    schemas += [schema_of(root / file.path) for file in files]
     try:
-        return pa.unify_schemas(schemas).remove_metadata()
+        return pa.unify_schemas([*schemas, *columns]).remove_metadata()
     except pa.ArrowException as error:
         raise ArchiveError(
-            f"the table in {root} cannot take {files[0].path}: a column has another type ({error}). "
-            "Archive with the same columns= and properties=, or to a new folder"
+            f"the table in {root} cannot take these files: a column has another type ({one_line(error)}). "
+            "Archive with the same columns=, properties= and bodySchema=, or to a new folder"
         ) from error
 
 

@@ -2,15 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import archived_paths
 from rmqha.pipeline.jobs.restore import plan_restore, restore
+from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.views import view_reader, view_schema
 from rmqha.settings import Settings
 from rmqha.testing.records import make_record
 from tests.pipeline.lake import options_of
@@ -74,6 +79,60 @@ def test_json_without_a_schema_gets_the_same_one_in_each_run(tmp_path: Path, top
 def test_a_stream_into_an_archive_needs_the_schema_of_json(store: Path, tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="needs its schema"):
         Query(store, tmp_path / "lake", bodyFormat="json")
+
+
+AVRO = {"type": "record", "name": "R", "fields": [{"name": name, "type": "int"} for name in ("id", "x", "Id")]}
+SAME = "whose names differ only in case"
+CASES = [
+    ({"bodyFormat": "json", "bodySchema": "id int, ID int"}, b"{}", "id and ID"),
+    (
+        {"bodyFormat": "json", "bodySchema": "a array<struct<m: map<int, struct<é: int, É: int>>>>"},
+        b"{}",
+        "a.m.é and a.m.É",
+    ),
+    ({"bodyFormat": "json"}, b'{"x":{"id":1,"Id":2}}', "x.id and x.Id"),
+    ({"bodyFormat": "avro", "bodySchema": json.dumps(AVRO)}, b"", "id and Id"),
+    ({"bodyFormat": "protobuf", "bodyMessage": "P", "bodyDescriptor": "P.desc"}, b"", "id and ID"),
+    ({"bodySchemas": "two.json"}, b"", "Bench and bench"),
+]
+
+
+@pytest.fixture
+def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that ``CASES`` name."""
+    file = FileDescriptorProto(name="p.proto", syntax="proto3")
+    message = file.message_type.add(name="P")
+    for number, name in enumerate(("id", "ID"), 1):
+        message.field.add(name=name, number=number, type=FieldDescriptorProto.TYPE_INT32, json_name=f"n{number}")
+    (tmp_path / "P.desc").write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+    (tmp_path / "two.json").write_text(json.dumps({topic: {"format": "text"} for topic in ("Bench", "bench")}))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("described")
+@pytest.mark.parametrize(("texts", "body", "names"), CASES)
+def test_names_that_differ_only_in_case_are_refused_before_anything_is_written(
+    tmp_path: Path, texts: dict[str, Any], body: bytes, names: str
+) -> None:
+    """Jobs, tables, batch queries and streams all refuse them: engines take such columns for one."""
+    store, lake = tmp_path / "store", tmp_path / "lake"
+    lay(store, [body] * 3)
+    told = f"the fields {names}, {SAME}"
+    for table in TableFormat:
+        with pytest.raises(OptionError, match=told):
+            archive(options_of(store, output=lake, **texts), LocalEngine(), table=table)
+    with pytest.raises(OptionError, match=told):
+        view_schema(options_of(store, **texts))
+    if texts != {"bodyFormat": "json"}:  # whose schema a stream needs
+        with pytest.raises(OptionError, match=told):
+            Query(store, lake, **texts)
+    assert not lake.exists()
+
+
+def test_a_schema_of_spark_whose_names_differ_only_in_case_is_refused(store: Path) -> None:
+    value = pa.struct([("id", pa.int32()), ("ID", pa.int32())])
+    with pytest.raises(OptionError, match=SAME):
+        view_reader(options_of(store, bodyFormat="json"), [("value", value)])
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,13 @@
 import json
 import math
 import re
+import subprocess
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import orjson
 import pyarrow as pa
 import pytest
@@ -16,11 +19,15 @@ from hypothesis import strategies as st
 from rmqha.pipeline.bodies.codecs import codec_of, decode_bodies
 from rmqha.pipeline.bodies.formats import BodyFormat, Format
 from rmqha.pipeline.bodies.infer import infer_type
+from rmqha.pipeline.bodies.jsonbodies import JsonCodec
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.sqltypes import sql_type
 
-ORDER = "id bigint, name string, ok boolean, sum double, items array<struct<n: int, tag: string>>, m map<string, int>"
-NOTHING: dict[str, Any] = {"id": None, "name": None, "ok": None, "sum": None, "items": None, "m": None}
+ORDER = (
+    "id bigint, name string, ok boolean, sum double, items array<struct<n: int, tag: string, `é`: int>>, "
+    "m map<string, int>, `日本` string"
+)
+NOTHING: dict[str, Any] = dict.fromkeys(["id", "name", "ok", "sum", "items", "m", "日本"])
 
 
 def decoded(schema: str, *bodies: bytes | None) -> tuple[list[Any], list[str | None]]:
@@ -29,6 +36,32 @@ def decoded(schema: str, *bodies: bytes | None) -> tuple[list[Any], list[str | N
     found = decode_bodies(codec_of(BodyFormat(Format.JSON, schema)), bodies, reasons)
     found.validate(full=True)
     return found.to_pylist(maps_as_pydicts="strict"), reasons
+
+
+FRESH = """
+from rmqha.pipeline.bodies.codecs import codec_of, decode_bodies
+from rmqha.pipeline.bodies.formats import BodyFormat, Format
+from rmqha.pipeline.bodies.infer import infer_type
+body = '{"日本":1,"o":{"é":"x"},"l":[{"😀":2}]}'.encode()
+for codec in (
+    codec_of(BodyFormat(Format.JSON, "`日本` int, o struct<`é`: string>, l array<struct<`😀`: int>>")),
+    codec_of(BodyFormat(Format.JSON), infer_type([body])),
+):
+    print(ascii(decode_bodies(codec, [body], [None]).to_pylist()))
+"""
+
+
+@pytest.mark.process
+def test_names_beyond_ascii_are_found_in_a_fresh_process() -> None:
+    """What was encoded before in a process helps msgspec to find them."""
+    found = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, check=True, text=True).stdout
+    assert found.splitlines() == [ascii([{"日本": 1, "o": {"é": "x"}, "l": [{"😀": 2}]}])] * 2
+
+
+def test_a_library_that_loses_a_field_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(msgspec.json, "encode", lambda value: json.dumps(value).encode())
+    with pytest.raises(OptionError, match=f"msgspec {msgspec.__version__} does not find the field ð"):
+        JsonCodec.of("`ð` int", None)
 
 
 def texts(most: int = 20) -> st.SearchStrategy[str]:
@@ -43,8 +76,13 @@ ORDERS = st.fixed_dictionaries(
         "ok": st.none() | st.booleans(),
         "sum": st.none() | st.floats(allow_nan=False, allow_infinity=False),
         "items": st.none()
-        | st.lists(st.none() | st.fixed_dictionaries({"n": st.none() | INT32, "tag": st.none() | texts()}), max_size=3),
+        | st.lists(
+            st.none()
+            | st.fixed_dictionaries({"n": st.none() | INT32, "tag": st.none() | texts(), "é": st.none() | INT32}),
+            max_size=3,
+        ),
         "m": st.none() | st.dictionaries(texts(), st.none() | INT32, max_size=3),
+        "日本": st.none() | texts(),
     }
 )
 
@@ -61,7 +99,9 @@ def test_what_was_encoded_is_decoded(orders: list[dict[str, Any]], leaves_out: b
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts(),
-    lambda some: st.lists(some, max_size=4) | st.dictionaries(st.sampled_from([*NOTHING, "n", "tag"]) | texts(), some),
+    lambda some: (
+        st.lists(some, max_size=4) | st.dictionaries(st.sampled_from([*NOTHING, "n", "tag", "é"]) | texts(), some)
+    ),
     max_leaves=12,
 )
 HOSTILE = st.one_of(
