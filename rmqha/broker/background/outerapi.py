@@ -95,11 +95,11 @@ class Registrant:
 
     def _permitted_topics(self) -> Document:
         """The topics, without the permissions to read and write that are not in brokerPermission."""
-        table, lacking = self.table(), READ_WRITE & ~self.settings.broker_permission
+        table, missing = self.table(), READ_WRITE & ~self.settings.broker_permission
         document = {**table.document(), "dataVersion": self.data_version()}
-        if not lacking:
+        if not missing:
             return document
-        rows = Rows(table.topic_config_table, lambda topic: replace(topic, perm=topic.perm & ~lacking).to_json())
+        rows = Rows(table.topic_config_table, lambda topic: replace(topic, perm=topic.perm & ~missing).to_json())
         return {**document, "topicConfigTable": rows}
 
     def data_version(self) -> dict[str, Any]:
