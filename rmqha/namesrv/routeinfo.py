@@ -2,9 +2,13 @@
 
 A broker's registration belongs to the connection that it came on. It ends with that connection, or after the broker has
 been silent for ``BROKER_CHANNEL_EXPIRED_SECONDS``.
+
+Java sends a registration with one topic when that topic is created or changed, and later one with all topics. Nothing
+in the request tells them apart, and they may arrive in any order. So each topic of a registration counts, also if
+its version is known. A registration is a whole one only if it has the topics that each broker has from its start.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,18 +18,18 @@ from twisted.logger import Logger
 from rmqha.events import Event
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import Steps, at_once
-from rmqha.store.metadata import PERM_READ, PERM_WRITE, DataVersion, TopicConfig
+from rmqha.store.metadata import PERM_WRITE, DataVersion, TopicConfig
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.fastjson import dumps_compact, dumps_strict
+from rmqha.wire.topics import SELF_TEST_TOPIC
 
 BROKER_CHANNEL_EXPIRED_SECONDS = 120.0
 MASTER_ID = 0
 MAX_BROKERS = 10_000
 MAX_ROUTES = 1_000_000
 """The maximum number of topics, counted for each broker that has them."""
-FORGOTTEN_BATCH = 10_000
 TOPICS_BATCH = 1000
-"""The topics that are added, examined or changed in one turn."""
+"""The topics that are added, examined or removed in one turn."""
 BROKERS_BATCH = 32
 """The brokers that are written in one turn."""
 
@@ -44,13 +48,21 @@ class Registration:
     software: str = ""
     """The language and the version number that the broker sent, for people."""
 
+    def is_whole(self, named: Set[str]) -> bool:
+        """Whether these are all topics of the broker: those that each broker has from its start are among them.
+
+        A 5.x broker with enableSplitRegistration sends its topics in several requests. One of them is whole by this.
+        """
+        return {self.broker_name, self.cluster_name, SELF_TEST_TOPIC} <= named
+
 
 @dataclass(slots=True)
 class _LiveBroker:
     """A registered address: the time of its last sign of life (seconds), its data, and the connection it used."""
 
     last_update: float
-    data_version: DataVersion
+    whole_version: DataVersion | None
+    """The version of its last registration whose topics are all known; None before the first."""
     connection: object
     registration: Registration
     """The latest one, without its topics."""
@@ -58,6 +70,11 @@ class _LiveBroker:
     @property
     def ha_server_addr(self) -> str:
         return self.registration.ha_server_addr
+
+    def is_of_same(self, new: Registration) -> bool:
+        """Whether the new registration is of the same broker: a slave's topics were not taken, for example."""
+        known = self.registration
+        return (known.broker_name, known.broker_id) == (new.broker_name, new.broker_id)
 
 
 class LiveBroker(NamedTuple):
@@ -77,28 +94,46 @@ class LiveBroker(NamedTuple):
     is_routed: bool
 
 
+class _Queues(NamedTuple):
+    """What a route says of a broker's queues of a topic."""
+
+    read: int
+    write: int
+    perm: int
+    sys_flag: int
+
+    @classmethod
+    def of(cls, topic: TopicConfig) -> "_Queues":
+        return cls(topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.topic_sys_flag)
+
+
 @dataclass(slots=True)
 class _Broker:
-    """The addresses of one brokerName, by brokerId."""
+    """One brokerName: its addresses by brokerId, and the queues of its master's topics."""
 
     cluster: str
     name: str
     addresses: dict[int, str] = field(default_factory=dict)
+    topics: dict[str, _Queues] = field(default_factory=dict)
+    young: set[str] = field(default_factory=set)
+    """The topics that were registered since the last whole registration."""
+    is_write_wiped: bool = False
+    """Whether clients may write to none of its topics: an operator takes it out of service."""
+
+    def queue_data(self, topic: str) -> dict[str, Any]:
+        """A QueueData in Java's form and order."""
+        queues = self.topics[topic]
+        return {
+            "brokerName": self.name,
+            "perm": queues.perm & ~PERM_WRITE if self.is_write_wiped else queues.perm,
+            "readQueueNums": queues.read,
+            "topicSysFlag": queues.sys_flag,
+            "writeQueueNums": queues.write,
+        }
 
     def to_json(self) -> dict[str, Any]:
         addresses = {str(broker_id): address for broker_id, address in sorted(self.addresses.items())}
         return {"brokerAddrs": addresses, "brokerName": self.name, "cluster": self.cluster}
-
-
-def _queue_data(name: str, config: TopicConfig) -> dict[str, Any]:
-    """A QueueData in Java's form and order."""
-    return {
-        "brokerName": name,
-        "perm": config.perm,
-        "readQueueNums": config.read_queue_nums,
-        "topicSysFlag": config.topic_sys_flag,
-        "writeQueueNums": config.write_queue_nums,
-    }
 
 
 class RouteInfoManager:
@@ -112,7 +147,8 @@ class RouteInfoManager:
         self._run = run
         self._brokers: dict[str, _Broker] = {}
         self._live: dict[str, _LiveBroker] = {}
-        self._topics: dict[str, dict[str, TopicConfig]] = {}
+        self._topics: dict[str, set[str]] = {}
+        """The names of the brokers that have a topic."""
         self._routes = 0
         self._topic_list: bytes | None = None
 
@@ -131,7 +167,8 @@ class RouteInfoManager:
         self._check_epoch(new)
         broker = self._brokers.setdefault(new.broker_name, _Broker(new.cluster_name, new.broker_name))
         broker.cluster = new.cluster_name
-        first_master = new.broker_id == MASTER_ID and MASTER_ID not in broker.addresses
+        if new.broker_id == MASTER_ID and MASTER_ID not in broker.addresses:
+            broker.is_write_wiped = False
         for broker_id in [held for held, address in broker.addresses.items() if address == new.broker_addr]:
             del broker.addresses[broker_id]  # for example, a slave has become the master
         broker.addresses[new.broker_id] = new.broker_addr
@@ -144,41 +181,80 @@ class RouteInfoManager:
                 id=new.broker_id,
                 address=new.broker_addr,
             )
-        is_changed = known is None or known.data_version != new.data_version
-        self._live[new.broker_addr] = live = _LiveBroker(
-            self._seconds(), new.data_version, connection, replace(new, topics=())
-        )
-        if first_master or (new.broker_id == MASTER_ID and is_changed):
-            for count, topic in enumerate(new.topics, 1):
-                carriers = self._topics.setdefault(topic.topic_name, {})
-                self._routes += new.broker_name not in carriers
-                carriers[new.broker_name] = topic
-                if count % TOPICS_BATCH == 0:
-                    self._topic_list = None
-                    yield
-                    if self._live.get(new.broker_addr) is not live:  # it has gone or registered again meanwhile
-                        self._forget_topics_of_nobody(new.broker_name)
-                        break
-        self._topic_list = None
+        whole_version = None if known is None or not known.is_of_same(new) else known.whole_version
+        live = _LiveBroker(self._seconds(), whole_version, connection, replace(new, topics=()))
+        self._live[new.broker_addr] = live
+        is_master = new.broker_id == MASTER_ID
+        if not is_master or (yield from self._taking_topics(broker, new)):
+            live.whole_version = new.data_version
         master = broker.addresses.get(MASTER_ID)
-        if new.broker_id == MASTER_ID or master is None or master not in self._live:
+        if is_master or master is None or master not in self._live:
             return None
         return master, self._live[master].ha_server_addr
+
+    def _taking_topics(self, broker: _Broker, new: Registration) -> Steps[bool]:
+        """Take the topics of a master. Returns whether the registration was whole.
+
+        A topic ends if it is not in a whole registration, and none has named it since the whole one before.
+        """
+        named: set[str] = set()
+        for count, topic in enumerate(new.topics, 1):
+            self._take_topic(broker, topic)
+            named.add(topic.topic_name)
+            if count % TOPICS_BATCH == 0:
+                yield
+                if self._brokers.get(broker.name) is not broker:  # it has gone meanwhile
+                    return False
+        if not new.is_whole(named):
+            broker.young |= named
+            return False
+        for count, held in enumerate(list(broker.topics), 1):
+            if held not in named and held not in broker.young and held in broker.topics:
+                self._end_topic(broker, held)
+            if count % TOPICS_BATCH == 0:
+                yield
+        broker.young.clear()
+        return True
+
+    def _take_topic(self, broker: _Broker, topic: TopicConfig) -> None:
+        if topic.topic_name not in broker.topics:
+            if self._routes >= MAX_ROUTES:
+                reason = f"{self._routes} topics of brokers are registered already"
+                raise RequestRefused(ResponseCode.SYSTEM_BUSY, reason)
+            self._routes += 1
+            carriers = self._topics.get(topic.topic_name)
+            if carriers is None:
+                carriers = self._topics[topic.topic_name] = set()
+                self._topic_list = None
+            carriers.add(broker.name)
+        broker.topics[topic.topic_name] = _Queues.of(topic)
+
+    def _end_topic(self, broker: _Broker, topic: str) -> None:
+        """The broker has this topic no more. Another one may have registered under its name meanwhile."""
+        del broker.topics[topic]
+        broker.young.discard(topic)
+        self._routes -= 1
+        present = self._brokers.get(broker.name)
+        if present is not None and topic in present.topics:
+            return
+        carriers = self._topics.get(topic, set())
+        carriers.discard(broker.name)
+        if not carriers and topic in self._topics:
+            del self._topics[topic]
+            self._topic_list = None
 
     def _check_room(self, new: Registration) -> None:
         if len(self._live) >= MAX_BROKERS and new.broker_addr not in self._live:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_BROKERS} brokers are registered already")
-        if self._routes + len(new.topics) > MAX_ROUTES and new.broker_addr not in self._live:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{self._routes} topics of brokers are registered already")
 
     def _check_epoch(self, new: Registration) -> None:
         """A leader of a failover cluster registers with its epoch: one that was replaced must not come after it."""
         broker = self._brokers.get(new.broker_name)
         address = None if broker is None or new.broker_id != MASTER_ID else broker.addresses.get(MASTER_ID)
         live = None if address is None or address == new.broker_addr else self._live.get(address)
-        if live is None or new.data_version.state_version >= live.data_version.state_version:
+        if live is None or new.data_version.state_version >= live.registration.data_version.state_version:
             return
-        epoch, known = new.data_version.state_version, live.data_version.state_version
+        epoch, known = new.data_version.state_version, live.registration.data_version.state_version
         self._log.warn(
             "refusing {address} as the master of {name}: it is of epoch {epoch}, and {leader} leads in epoch {known}",
             event=Event.OLD_MASTER_REFUSED,
@@ -191,22 +267,18 @@ class RouteInfoManager:
         reason = f"{address} is the master of {new.broker_name} in epoch {known}: this registration is of epoch {epoch}"
         raise RequestRefused(ResponseCode.NO_PERMISSION, reason)
 
-    def _forget_topics_of_nobody(self, broker_name: str) -> None:
-        if broker_name not in self._brokers:
-            self._run(self._forget_topics_of(broker_name))
-
     def query_data_version(self, broker_addr: str, data_version: DataVersion) -> tuple[bool, DataVersion | None]:
-        """Whether the broker's tables have changed since it registered, and the version that it registered.
+        """Whether the broker's tables have changed since it registered them all, and the version that it registered.
 
         An unchanged version counts as a sign of life.
         """
         known = self._live.get(broker_addr)
         if known is None:
             return True, None
-        changed = known.data_version != data_version
+        changed = known.whole_version != data_version
         if not changed:
             known.last_update = self._seconds()
-        return changed, known.data_version
+        return changed, known.whole_version
 
     def unregister_broker(self, broker_name: str, broker_addr: str, broker_id: int) -> None:
         """Remove an address. If it was the broker's last, remove the broker and its topics too."""
@@ -225,7 +297,7 @@ class RouteInfoManager:
         del broker.addresses[broker_id]
         if not broker.addresses:
             del self._brokers[broker_name]
-            self._run(self._forget_topics_of(broker_name))
+            self._run(self._ending_topics_of(broker))
 
     def _forget_displaced(self, broker_name: str, broker_addr: str, broker_id: int) -> None:
         """Another address has this name and brokerId, so only the address itself is forgotten."""
@@ -268,18 +340,13 @@ class RouteInfoManager:
         """How many topics there are."""
         return len(self._topics)
 
-    def _forget_topics_of(self, broker_name: str) -> Steps[None]:
-        """Remove the topics of a broker that has gone, unless it registers again meanwhile."""
-        self._topic_list = None
-        for count, (topic, carriers) in enumerate(list(self._topics.items()), 1):
-            if count % FORGOTTEN_BATCH == 0:
+    def _ending_topics_of(self, broker: _Broker) -> Steps[None]:
+        """Remove the topics of a broker that has gone."""
+        for count, topic in enumerate(list(broker.topics), 1):
+            if topic in broker.topics:
+                self._end_topic(broker, topic)
+            if count % TOPICS_BATCH == 0:
                 yield
-                if broker_name in self._brokers:
-                    return
-            self._topic_list = None
-            self._routes -= carriers.pop(broker_name, None) is not None
-            if not carriers:
-                del self._topics[topic]
 
     def connection_closed(self, connection: object) -> None:
         """Remove what was last registered on this connection."""
@@ -305,27 +372,29 @@ class RouteInfoManager:
 
     def route_info(self, topic: str) -> dict[str, Any] | None:
         """TopicRouteData: the brokers that have the topic, and their queues; None if no broker has it."""
-        carriers = self._topics.get(topic, {})
-        brokers = [self._brokers[name] for name in carriers if name in self._brokers]
+        brokers = list(self._carriers(topic))
         if not brokers:
             return None
-        queues = [_queue_data(name, config) for name, config in sorted(carriers.items())]
         return {
-            "brokerDatas": [broker.to_json() for broker in sorted(brokers, key=lambda broker: broker.name)],
+            "brokerDatas": [broker.to_json() for broker in brokers],
             "filterServerTable": {},
-            "queueDatas": queues,
+            "queueDatas": [broker.queue_data(topic) for broker in brokers],
         }
+
+    def _carriers(self, topic: str) -> Iterator[_Broker]:
+        """The brokers that have a topic, by name. Between two of them other work may run."""
+        for name in sorted(self._topics.get(topic, ())):
+            broker = self._brokers.get(name)
+            if broker is not None and topic in broker.topics:
+                yield broker
 
     def writing_route_info(self, topic: str) -> Steps[bytes | None]:
         """The same as JSON, in steps, because very many brokers may have a topic."""
-        carriers = sorted(self._topics.get(topic, {}).items())
         brokers: list[bytes] = []
         queues: list[bytes] = []
-        for count, (name, config) in enumerate(carriers, 1):
-            broker = self._brokers.get(name)
-            if broker is not None:
-                brokers.append(dumps_compact(broker.to_json()))
-            queues.append(dumps_compact(_queue_data(name, config)))
+        for count, broker in enumerate(self._carriers(topic), 1):
+            brokers.append(dumps_compact(broker.to_json()))
+            queues.append(dumps_compact(broker.queue_data(topic)))
             if count % BROKERS_BATCH == 0:
                 yield
         if not brokers:
@@ -390,34 +459,26 @@ class RouteInfoManager:
                 yield
         return {"topicList": sorted(found)}
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove a topic until a broker registers it again."""
-        self._routes -= len(self._topics.pop(topic, ()))
-        self._topic_list = None
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Remove a topic, of one cluster if it is given, until a broker registers it again."""
+        for broker in list(self._carriers(topic)):
+            if cluster is None or broker.cluster == cluster:
+                self._end_topic(broker, topic)
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """As ``wiping_write_perm``, without steps."""
-        return at_once(self.wiping_write_perm(broker_name))
+        """Let nobody write to a broker's topics, until ``add_write_perm`` or its master's next start.
 
-    def wiping_write_perm(self, broker_name: str) -> Steps[int]:
-        """Remove the write permission of a broker's topics. Returns how many topics it has."""
-        return self._change_perm(broker_name, lambda perm: perm & ~PERM_WRITE)
+        Returns how many topics it has.
+        """
+        return self._set_write_wiped(broker_name, True)
 
     def add_write_perm(self, broker_name: str) -> int:
-        """As ``adding_write_perm``, without steps."""
-        return at_once(self.adding_write_perm(broker_name))
+        """Undo ``wipe_write_perm``."""
+        return self._set_write_wiped(broker_name, False)
 
-    def adding_write_perm(self, broker_name: str) -> Steps[int]:
-        """Undo ``wiping_write_perm``."""
-        return self._change_perm(broker_name, lambda perm: perm | PERM_READ | PERM_WRITE)
-
-    def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> Steps[int]:
-        count = 0
-        for looked_at, carriers in enumerate(list(self._topics.values()), 1):
-            if looked_at % TOPICS_BATCH == 0:
-                yield
-            if broker_name in carriers:
-                held = carriers[broker_name]
-                carriers[broker_name] = replace(held, perm=change(held.perm))
-                count += 1
-        return count
+    def _set_write_wiped(self, broker_name: str, is_wiped: bool) -> int:
+        broker = self._brokers.get(broker_name)
+        if broker is None:
+            return 0
+        broker.is_write_wiped = is_wiped
+        return len(broker.topics)

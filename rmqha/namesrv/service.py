@@ -212,16 +212,17 @@ class NameServerService(Service):
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(topics))
 
     def _delete_topic(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        self.route_info.delete_topic(Header(request).text("topic"))
+        header = Header(request)
+        self.route_info.delete_topic(header.text("topic"), header.text("clusterName", None))
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _wipe_write_perm(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        work = self.route_info.wiping_write_perm(Header(request).text("brokerName"))
-        return connection.turns.run(_counted("wipeTopicCount", work))
+    def _wipe_write_perm(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        count = self.route_info.wipe_write_perm(Header(request).text("brokerName"))
+        return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"wipeTopicCount": str(count)})
 
-    def _add_write_perm(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        work = self.route_info.adding_write_perm(Header(request).text("brokerName"))
-        return connection.turns.run(_counted("addTopicCount", work))
+    def _add_write_perm(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        count = self.route_info.add_write_perm(Header(request).text("brokerName"))
+        return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"addTopicCount": str(count)})
 
     def _topic_list(self, _: RemotingProtocol, __: RemotingCommand) -> RemotingCommand:
         return RemotingCommand(ResponseCode.SUCCESS, body=self.route_info.topic_list_text())
@@ -262,11 +263,6 @@ def _success(_: object) -> RemotingCommand:
 def _not_written(failure: Failure) -> RemotingCommand:
     failure.trap(OSError)
     raise refused(f"kvConfig.json is not written: {failure.getErrorMessage()}")
-
-
-def _counted(name: str, work: Steps[int]) -> Steps[RemotingCommand]:
-    count = yield from work
-    return RemotingCommand(ResponseCode.SUCCESS, ext_fields={name: str(count)})
 
 
 def _text(work: Steps[bytes]) -> Steps[RemotingCommand]:

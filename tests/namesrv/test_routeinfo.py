@@ -1,6 +1,7 @@
 """What the name server knows: the registered brokers, when they expire, and the resulting routes."""
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 from twisted.internet.task import Clock
@@ -8,18 +9,26 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.namesrv.routeinfo import BROKER_CHANNEL_EXPIRED_SECONDS, Registration, RouteInfoManager
 from rmqha.remoting.protocol import RequestRefused
+from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import DataVersion, TopicConfig
 
 VERSION = DataVersion(1, 1_795_000_000_000)
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
 MASTER_HA, SLAVE_HA = "10.0.0.1:10912", "10.0.0.2:10912"
 TOPIC = TopicConfig("T", 4, 4)
+FROM_THE_START = (TopicConfig("SELF_TEST_TOPIC", 1, 1), TopicConfig("C"), TopicConfig("broker-a", 1, 1))
+"""Some topics that each broker has, Java's and ours."""
 
 
 def master(
     *topics: TopicConfig, name: str = "broker-a", address: str = MASTER, version: DataVersion = VERSION
 ) -> Registration:
     return Registration("C", name, address, 0, MASTER_HA, version, topics or (TOPIC,))
+
+
+def whole(*topics: TopicConfig, version: DataVersion = VERSION) -> Registration:
+    """A registration of the master with all of its topics."""
+    return replace(master(version=version), topics=(*FROM_THE_START, *topics))
 
 
 def slave(broker_id: int = 1, address: str = SLAVE) -> Registration:
@@ -97,20 +106,11 @@ class RegistrationTests(RouteInfoTestCase):
         self.register(master(name="broker-b"))
         self.assertIsNone(self.register(slave()))
 
-    def test_topics_change_only_with_the_data_version(self) -> None:
+    def test_topics_of_each_registration_count_whatever_its_version_is(self) -> None:
         self.register(master())
         self.register(master(TopicConfig("T", 16, 16), TopicConfig("New")))
-        self.assertEqual(self.queues()[0]["readQueueNums"], 4)
-        self.assertIsNone(self.routes.route_info("New"))
-        for version in (replace(VERSION, counter=2), replace(VERSION, timestamp=5)):
-            with self.subTest(version):
-                self.register(master(TopicConfig("T", version.counter, 1), version=version))
-                self.assertEqual(self.queues()[0]["readQueueNums"], version.counter)
-
-    def test_topics_that_a_broker_no_longer_names_stay(self) -> None:
-        self.register(master(TOPIC, TopicConfig("Old")))
-        self.register(master(version=VERSION.next(2)))
-        self.assertEqual(self.routes.topic_list(), {"topicList": ["Old", "T"]})
+        self.assertEqual(self.queues()[0]["readQueueNums"], 16)
+        self.assertEqual(self.addresses("New"), {"broker-a": {"0": MASTER}})
 
     def test_a_slave_that_has_become_the_master_has_one_address_and_its_topics_count(self) -> None:
         self.register(master())
@@ -124,6 +124,91 @@ class RegistrationTests(RouteInfoTestCase):
         self.register(master())
         self.register(replace(master(), cluster_name="D"))
         self.assertEqual(self.routes.cluster_info()["clusterAddrTable"], {"D": ["broker-a"]})
+
+
+class WholeTests(RouteInfoTestCase):
+    """Java registers one topic when it is created, and later all of them: nothing else tells the two apart."""
+
+    CREATED, OTHER, DELETED = TopicConfig("Created"), TopicConfig("Other"), TopicConfig("Deleted")
+    NEWER = VERSION.next(7)
+
+    def topics(self) -> set[str]:
+        return set(self.routes.topic_list()["topicList"]) - {topic.topic_name for topic in FROM_THE_START}
+
+    def test_one_topic_or_none_does_not_stand_for_all_of_a_name_server_that_is_new(self) -> None:
+        for first in ((self.CREATED,), ()):
+            with self.subTest(first):
+                self.routes = RouteInfoManager(self.clock.seconds)
+                self.register(replace(master(), topics=first))
+                self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (True, None))
+                self.register(whole(self.CREATED, self.OTHER))
+                self.assertEqual(self.topics(), {"Created", "Other"})
+                self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (False, VERSION))
+
+    def test_a_topic_that_is_deleted_ends_with_the_next_whole_registration_for_this_broker_only(self) -> None:
+        self.register(whole(self.OTHER, self.DELETED))
+        self.register(master(self.DELETED, name="broker-b", address="10.0.0.3:10911"))
+        self.register(whole(self.OTHER, version=self.NEWER))
+        self.assertEqual(self.addresses("Deleted"), {"broker-b": {"0": "10.0.0.3:10911"}})
+        self.routes.unregister_broker("broker-b", "10.0.0.3:10911", 0)
+        self.assertEqual(self.topics(), {"Other"})
+
+    def test_each_order_of_arrival_ends_with_the_topics_that_there_are(self) -> None:
+        older, newer = whole(self.OTHER), whole(self.OTHER, self.CREATED, version=self.NEWER)
+        one = master(self.CREATED, version=self.NEWER)
+        for order in permutations((older, one, newer)):
+            with self.subTest([len(each.topics) for each in order]):
+                self.routes = RouteInfoManager(self.clock.seconds)
+                for registration in order:
+                    self.register(registration)
+                self.register(newer)  # the next one comes within 30 s
+                self.assertEqual(self.topics(), {"Other", "Created"})
+        self.routes = RouteInfoManager(self.clock.seconds)
+        for registration in (one, older):
+            self.register(registration)
+        self.assertEqual(self.topics(), {"Other", "Created"})
+
+    def test_a_broker_may_send_all_topics_in_several_registrations(self) -> None:
+        for _ in range(3):
+            self.register(whole(self.OTHER))
+            self.register(master(self.CREATED))
+            self.assertEqual(self.topics(), {"Other", "Created"})
+        self.register(whole(self.OTHER))
+        self.register(whole(self.OTHER))
+        self.assertEqual(self.topics(), {"Other"})
+
+    def test_a_slave_that_was_promoted_has_not_registered_its_topics_yet(self) -> None:
+        self.register(slave())
+        self.assertEqual(self.routes.query_data_version(SLAVE, VERSION), (False, VERSION))
+        self.register(replace(slave(0), topics=(self.CREATED,)))
+        self.assertEqual(self.routes.query_data_version(SLAVE, VERSION), (True, None))
+
+    def test_a_topic_that_was_removed_by_hand_comes_back_if_its_broker_still_has_it(self) -> None:
+        self.register(whole(self.OTHER))
+        self.routes.delete_topic("Other")
+        self.assertEqual(self.topics(), set())
+        self.register(whole(self.OTHER))
+        self.assertEqual(self.topics(), {"Other"})
+
+    def test_a_topic_is_removed_by_hand_for_one_cluster(self) -> None:
+        self.register(whole(self.OTHER))
+        self.routes.delete_topic("Other", "D")
+        self.assertEqual(self.topics(), {"Other"})
+        self.routes.delete_topic("Other", "C")
+        self.assertEqual(self.topics(), set())
+
+    def test_a_broker_that_registers_again_while_its_topics_are_being_forgotten_keeps_the_new_ones(self) -> None:
+        waiting: list[Steps[None]] = []
+        self.routes = RouteInfoManager(self.clock.seconds, waiting.append)
+        self.register(whole(self.OTHER, self.DELETED))
+        self.routes.unregister_broker("broker-a", MASTER, 0)
+        self.assertIsNone(self.addresses("Other"))
+        self.register(whole(self.OTHER))
+        self.routes.delete_topic("SELF_TEST_TOPIC")
+        for work in waiting:
+            at_once(work)
+        self.assertEqual(self.topics(), {"Other"})
+        self.assertEqual(self.addresses("Other"), {"broker-a": {"0": MASTER}})
 
 
 class EndTests(RouteInfoTestCase):
@@ -230,12 +315,12 @@ class DataVersionTests(RouteInfoTestCase):
         self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (True, None))
 
     def test_a_known_one_has_changed_if_its_version_is_another(self) -> None:
-        self.register(master())
+        self.register(whole())
         self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (False, VERSION))
         self.assertEqual(self.routes.query_data_version(MASTER, VERSION.next(7)), (True, VERSION))
 
     def test_no_change_is_a_sign_of_life(self) -> None:
-        self.register(master())
+        self.register(whole(TOPIC))
         for version, is_alive in ((VERSION, True), (VERSION.next(7), False)):
             with self.subTest(version):
                 self.clock.advance(100)
@@ -286,4 +371,12 @@ class ListTests(RouteInfoTestCase):
         self.assertEqual([queue["perm"] for queue in self.queues()], [4, 6])
         self.assertEqual(self.routes.add_write_perm("broker-a"), 2)
         self.assertEqual([queue["perm"] for queue in self.queues()], [6, 6])
+
+    def test_a_broker_that_is_closed_to_writers_stays_so_until_it_starts_again(self) -> None:
+        self.routes.wipe_write_perm("broker-a")
+        self.register(master(TOPIC, TopicConfig("New"), version=VERSION.next(2)))
+        self.assertEqual([self.queues(topic)[0]["perm"] for topic in ("T", "New")], [4, 4])
+        self.routes.unregister_broker("broker-a", MASTER, 0)
+        self.register(master())
+        self.assertEqual(self.queues()[0]["perm"], 6)
         self.assertEqual(self.routes.wipe_write_perm("broker-c"), 0)

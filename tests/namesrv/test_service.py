@@ -15,7 +15,8 @@ from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, Respon
 from tests.broker.brokerstore import Client
 from tests.remoting.test_protocol import frame
 
-TABLE = TopicConfigTable(DataVersion(2, 1_795_000_000_000), {"T": TopicConfig("T", 4, 4)})
+ALL_TOPICS = ("SELF_TEST_TOPIC", "C", "broker-a", "T")
+TABLE = TopicConfigTable(DataVersion(2, 1_795_000_000_000), {name: TopicConfig(name, 4, 4) for name in ALL_TOPICS})
 BODY = encode_body(TABLE)
 MASTER_FIELDS: dict[str, object] = {
     "brokerName": "broker-a",
@@ -227,13 +228,13 @@ class QueryTests(NameServerTestCase):
 
     def test_lists(self) -> None:
         for code, fields, expected in (
-            (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, {"topicList": ["T"]}),
+            (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}, {"topicList": sorted(ALL_TOPICS)}),
             (
                 RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
                 {},
                 {"brokerAddr": "10.0.0.1:10911", "topicList": ["C", "broker-a"]},
             ),
-            (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"}, {"topicList": ["T"]}),
+            (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "C"}, {"topicList": sorted(ALL_TOPICS)}),
             (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "D"}, {"topicList": []}),
         ):
             with self.subTest(code):
@@ -250,10 +251,10 @@ class QueryTests(NameServerTestCase):
     def test_permission_to_write_goes_and_comes(self) -> None:
         fields = {"brokerName": "broker-a"}
         self.assertEqual(
-            self.ok(self.client, RequestCode.WIPE_WRITE_PERM_OF_BROKER, **fields).ext_fields, {"wipeTopicCount": "1"}
+            self.ok(self.client, RequestCode.WIPE_WRITE_PERM_OF_BROKER, **fields).ext_fields, {"wipeTopicCount": "4"}
         )
         self.assertEqual(
-            self.ok(self.client, RequestCode.ADD_WRITE_PERM_OF_BROKER, **fields).ext_fields, {"addTopicCount": "1"}
+            self.ok(self.client, RequestCode.ADD_WRITE_PERM_OF_BROKER, **fields).ext_fields, {"addTopicCount": "4"}
         )
 
     def test_texts_by_namespace_and_key(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
+from zlib import crc32
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, gatherResults
@@ -29,6 +30,9 @@ from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.fastjson import Document, Rows, dumps_compact, loads_lenient
 
 MASTER_ID = 0
+READ_WRITE = PERM_READ | PERM_WRITE
+CHECKSUM_BITS = 32
+LONG_MAX = 2**63 - 1
 STATE_VERSION = "stateVersion"
 """The field of 5.x in a version of topics: the master's epoch. 4.x ignores it."""
 FIRST_REGISTER_SECONDS = 10.0
@@ -82,23 +86,33 @@ class Registrant:
 
     async def registration(self, turns: Turns) -> tuple[dict[str, str], bytes]:
         """Header and body of REGISTER_BROKER."""
+        fields = self._counted_fields()
         body = await encode_body_in_turns(self._permitted_topics(), turns.next)
-        fields = {**self.identity(), "haServerAddr": self.addresses()[1], "compressed": "false"}
-        return {**fields, "bodyCrc32": str(body_crc32(body))}, body
+        return {**fields, "compressed": "false", "bodyCrc32": str(body_crc32(body))}, body
+
+    def _counted_fields(self) -> dict[str, str]:
+        return {**self.identity(), "haServerAddr": self.addresses()[1]}
 
     def _permitted_topics(self) -> Document:
-        """The topics. If brokerPermission is less than read and write, all of them get it."""
-        table, perm = self.table(), self.settings.broker_permission
+        """The topics, without the permissions to read and write that are not in brokerPermission."""
+        table, missing = self.table(), READ_WRITE & ~self.settings.broker_permission
         document = {**table.document(), "dataVersion": self.data_version()}
-        if perm & PERM_READ and perm & PERM_WRITE:
+        if not missing:
             return document
-        rows = Rows(table.topic_config_table, lambda topic: replace(topic, perm=perm).to_json())
+        rows = Rows(table.topic_config_table, lambda topic: replace(topic, perm=topic.perm & ~missing).to_json())
         return {**document, "topicConfigTable": rows}
 
     def data_version(self) -> dict[str, Any]:
-        """The version of the topics, in Java's form, with the epoch."""
-        version = self.table().data_version.to_json()
-        return version if self.epoch is None else {**version, STATE_VERSION: self.epoch}
+        """The version of a registration, in Java's form, with the epoch.
+
+        Name servers take nothing from a registration whose version they have. So the version depends on each input: the
+        lower bits of its counter are a checksum of all that is not in the table of topics.
+        """
+        version = self.table().data_version
+        rest = dumps_compact([self._counted_fields(), self.settings.broker_permission & READ_WRITE])
+        counter = (version.counter << CHECKSUM_BITS | crc32(rest)) & LONG_MAX
+        content = replace(version, counter=counter).to_json()
+        return content if self.epoch is None else {**content, STATE_VERSION: self.epoch}
 
 
 def _addresses_of(body: bytes, broker_name: str) -> dict[int, str]:

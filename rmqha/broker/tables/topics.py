@@ -141,10 +141,6 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         self.update(config)
         return config
 
-    def bump_version(self) -> None:
-        """Start the next version without a change, because name servers accept only new versions."""
-        self._changed(None)
-
     def name_of(self, row: TopicConfig) -> str:
         return row.topic_name
 

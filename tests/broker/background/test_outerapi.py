@@ -1,5 +1,8 @@
 """A broker's registration with name servers: when it is sent, what it says, and what comes back of it."""
 
+from dataclasses import replace
+from typing import Any, ClassVar
+
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import Clock
@@ -18,9 +21,11 @@ from rmqha.broker.background.outerapi import (
 from rmqha.namesrv.service import NameServerService
 from rmqha.remoting.client import MAX_RETRY_SECONDS
 from rmqha.remoting.registration import body_crc32, decode_body
+from rmqha.remoting.turns import Turns
 from rmqha.settings import make_settings
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable
 from rmqha.wire.command import OUR_VERSION, RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import loads_lenient
 from tests.broker.brokerstore import Client
 from tests.ha.doubles import FakeEndpoint, LineTransport, log_lines
 from tests.remoting.test_protocol import commands_in, frame
@@ -92,8 +97,11 @@ class OuterAPITestCase(SynchronousTestCase):
     def make(self, broker_id: int = 0, name_servers: int = 1, **properties: str) -> BrokerOuterAPI:
         """One that is not started yet."""
         settings = make_settings({"brokerName": "broker-a", "brokerClusterName": "C", **properties})
+        self.registrant = Registrant(
+            settings, broker_id, lambda: ("10.0.0.1:10911", "10.0.0.1:10912"), lambda: self.table
+        )
         return BrokerOuterAPI(
-            Registrant(settings, broker_id, lambda: ("10.0.0.1:10911", "10.0.0.1:10912"), lambda: self.table),
+            self.registrant,
             [(f"ns{number}:9876", endpoint) for number, endpoint in enumerate(self.endpoints[:name_servers])],
             self.clock,
             self.told.append,
@@ -105,6 +113,12 @@ class OuterAPITestCase(SynchronousTestCase):
 
     def stop(self) -> Deferred[None]:
         return self.api.stopService()
+
+    def registered(self, request: RemotingCommand) -> TopicConfigTable:
+        """The topics of a registration, with the version that they have in the table."""
+        table = decode_body(request.body, False, request.version)
+        table.data_version = replace(table.data_version, counter=table.data_version.counter >> 32)
+        return table
 
 
 class PromotedTests(OuterAPITestCase):
@@ -215,7 +229,7 @@ class RegisterTests(OuterAPITestCase):
             },
         )
         self.assertEqual(request.version, OUR_VERSION)
-        self.assertEqual(decode_body(request.body, False, request.version), self.table)
+        self.assertEqual(self.registered(request), self.table)
 
     def test_and_so_does_the_next_one_when_it_is_lost(self) -> None:
         self.start()
@@ -276,7 +290,7 @@ class RegisterTests(OuterAPITestCase):
         line.take_registration()
         self.table = TopicConfigTable(DataVersion(2, 6), {"New": TopicConfig("New")})
         self.api.topics_changed(self.table.topic_config_table["New"])
-        self.assertEqual(decode_body(line.take_registration().body, False, OUR_VERSION), self.table)
+        self.assertEqual(self.registered(line.take_registration()), self.table)
 
     def test_changes_during_a_registration_are_told_together_after_it(self) -> None:
         self.start()
@@ -287,7 +301,7 @@ class RegisterTests(OuterAPITestCase):
             self.api.topics_changed(None)
         self.assertEqual(line.requests(), [])
         line.answer(first)
-        self.assertEqual(decode_body(line.take_registration().body, False, OUR_VERSION), self.table)
+        self.assertEqual(self.registered(line.take_registration()), self.table)
         self.assertEqual(line.requests(), [])
 
     def test_a_registration_that_is_not_answered_is_tried_again(self) -> None:
@@ -316,10 +330,14 @@ class RegisterTests(OuterAPITestCase):
 
     def test_what_the_broker_forbids_to_all_it_forbids_for_each_topic(self) -> None:
         self.start(brokerPermission="4")
-        table = decode_body(self.accept().take_registration().body, False, OUR_VERSION)
-        self.assertEqual({topic.perm for topic in table.topic_config_table.values()}, {4})
-        self.assertEqual(self.table.topic_config_table["T"].perm, 6)
-        self.assertEqual(table.data_version, self.table.data_version)
+        self.table = TopicConfigTable(
+            DataVersion(1, 5), {str(perm): TopicConfig(str(perm), perm=perm) for perm in range(8)}
+        )
+        topics = self.registered(self.accept().take_registration()).topic_config_table
+        self.assertEqual(
+            {name: topic.perm for name, topic in topics.items()}, {str(perm): perm & ~2 for perm in range(8)}
+        )
+        self.assertEqual(self.table.topic_config_table["6"].perm, 6)
 
     def test_without_name_servers_nothing_happens(self) -> None:
         self.start(name_servers=0)
@@ -341,7 +359,8 @@ class OnlyChangesTests(OuterAPITestCase):
         """The question that comes in time."""
         self.clock.advance(FIRST_REGISTER_SECONDS)
         request = self.line.request(RequestCode.QUERY_DATA_VERSION)
-        self.assertEqual((request.ext_fields, request.body), (IDENTITY, b'{"counter":1,"timestamp":5}'))
+        self.assertEqual(request.ext_fields, IDENTITY)
+        self.assertEqual(loads_lenient(request.body), self.registrant.data_version())
         return request
 
     def test_what_the_name_server_knows_is_not_sent(self) -> None:
@@ -486,36 +505,115 @@ class StopTests(OuterAPITestCase):
         self.assert_ended(stopped)
 
 
+class VersionTests(SynchronousTestCase):
+    """A name server that has the version of a registration takes nothing more from it, so all of it is counted."""
+
+    TOPICS: ClassVar = {"T": TopicConfig("T", 4, 4)}
+    INPUTS: ClassVar[dict[str, list[object]]] = {
+        "brokerName": ["broker-a", "broker-b"],
+        "clusterName": ["C", "D"],
+        "brokerId": [0, 1],
+        "brokerAddr": ["10.0.0.1:10911", "10.0.0.2:10911"],
+        "haServerAddr": ["10.0.0.1:10912", "10.0.0.2:10912"],
+        "brokerPermission": [6, 4, 2],
+        "table": [DataVersion(1, 5), DataVersion(2, 5), DataVersion(1, 6)],
+        "epoch": [None, 1, 2],
+    }
+
+    def registration(self, chosen: dict[str, Any]) -> tuple[Any, str]:
+        """The version of a registration with these inputs, and all the rest of it."""
+        settings = make_settings(
+            {
+                "brokerName": chosen["brokerName"],
+                "brokerClusterName": chosen["clusterName"],
+                "brokerPermission": str(chosen["brokerPermission"]),
+            }
+        )
+        registrant = Registrant(
+            settings,
+            chosen["brokerId"],
+            lambda: (chosen["brokerAddr"], chosen["haServerAddr"]),
+            lambda: TopicConfigTable(chosen["table"], self.TOPICS),
+            chosen["epoch"],
+        )
+        fields, body = self.successResultOf(Deferred.fromCoroutine(registrant.registration(Turns(Clock()))))
+        self.assertEqual(set(fields) - {"compressed", "bodyCrc32"} - set(self.INPUTS), set(), "an input without a case")
+        content = loads_lenient(body)
+        version = content["topicConfigSerializeWrapper"].pop("dataVersion")
+        self.assertEqual(version, registrant.data_version())
+        del fields["bodyCrc32"]
+        return version, repr((fields, content))
+
+    def test_it_changes_with_each_input_and_is_the_same_for_the_same(self) -> None:
+        first = {name: values[0] for name, values in self.INPUTS.items()}
+        self.assertEqual(self.registration(first), self.registration(first))
+        seen: list[tuple[Any, str]] = []
+        for name, values in self.INPUTS.items():
+            for value in values:
+                with self.subTest(name=name, value=value):
+                    version, rest = self.registration({**first, name: value})
+                    for other_version, other in seen:
+                        self.assertTrue(version != other_version or rest == other)
+                    seen.append((version, rest))
+        self.assertEqual(len({repr(version) for version, _ in seen}), len(seen) - len(self.INPUTS) + 1)
+
+
 class BothEndsTests(OuterAPITestCase):
     """With our own name server at the other end."""
 
+    SYSTEM: ClassVar = {name: TopicConfig(name) for name in ("SELF_TEST_TOPIC", "C", "broker-a")}
+
+    def setUp(self) -> None:
+        OuterAPITestCase.setUp(self)
+        self.server = NameServerService(self.clock)
+        self.server.startService()
+        self.addCleanup(self.server.stopService)
+        self.table = TopicConfigTable(DataVersion(1, 5), {**self.SYSTEM, "T": TopicConfig("T", 4, 4)})
+
+    def begin(self, **properties: str) -> None:
+        self.start(0, 1, **properties)
+        self.line, self.peer = self.accept(), Client(self.server.processors(), self.clock)
+        self.carry()
+
+    def carry(self) -> None:
+        """What the broker has to say, and the answers."""
+        self.peer.line.deliver(self.line.transport.take())
+        self.line.transport.deliver(self.peer.line.take())
+
+    def perm(self, topic: str) -> int | None:
+        """What clients may do with the topic; None without a route."""
+        route = self.server.route_info.route_info(topic)
+        return None if route is None else route["queueDatas"][0]["perm"]
+
     def test_a_topic_is_routed_as_long_as_the_broker_is_registered(self) -> None:
-        server = NameServerService(self.clock)
-        server.startService()
-        self.addCleanup(server.stopService)
-        self.start()
-        line, peer = self.accept(), Client(server.processors(), self.clock)
-
-        def carry() -> None:
-            """What the broker has to say, and the answers."""
-            peer.line.deliver(line.transport.take())
-            line.transport.deliver(peer.line.take())
-
-        def has_route(topic: str) -> bool:
-            return server.route_info.route_info(topic) is not None
-
-        carry()
-        self.assertTrue(has_route("T"))
-        self.table = TopicConfigTable(DataVersion(2, 6), {"New": TopicConfig("New")})
+        self.begin()
+        self.assertEqual(self.perm("T"), 6)
+        self.table = TopicConfigTable(DataVersion(2, 6), {**self.SYSTEM, "New": TopicConfig("New")})
         self.api.topics_changed(None)
-        self.assertFalse(has_route("New"))
-        carry()
-        self.assertTrue(has_route("New"))
+        self.assertIsNone(self.perm("New"))
+        self.carry()
+        self.assertEqual((self.perm("New"), self.perm("T")), (6, None))
         stopped = self.stop()
-        carry()
-        self.assertFalse(has_route("T"))
+        self.carry()
+        self.assertIsNone(self.perm("New"))
         self.clock.advance(0)
         self.successResultOf(stopped)
+
+    def test_the_write_permission_of_a_draining_broker_goes_and_comes_with_one_registration(self) -> None:
+        for force in ("true", "false"):
+            with self.subTest(forceRegister=force):
+                self.begin(forceRegister=force)
+                for permission, expected in (("4", 4), ("6", 6)):
+                    self.registrant.settings = replace(self.registrant.settings, broker_permission=int(permission))
+                    self.clock.advance(FIRST_REGISTER_SECONDS if expected == 4 else PERIOD_SECONDS)
+                    self.carry()
+                    self.carry()
+                    self.assertEqual(self.perm("T"), expected)
+                self.peer.line.lose()
+                stopped = self.stop()
+                self.clock.advance(60)
+                self.line.transport.lose()
+                self.successResultOf(stopped)
 
 
 OURS = "10.0.0.1:10911"
