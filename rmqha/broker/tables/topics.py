@@ -26,14 +26,13 @@ from rmqha.wire.record import MAX_TOPIC_BYTES
 from rmqha.wire.topics import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     BENCHMARK_TOPIC,
-    HALF_TOPIC,
+    NO_SENDS_TO,
     OFFSET_MOVED_EVENT,
-    OPERATION_TOPIC,
     REPLY_TOPIC_SUFFIX,
     RETRY_PREFIX,
     SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
     TRACE_TOPIC,
-    TRANS_CHECK_MAX_TIME_TOPIC,
 )
 
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
@@ -79,7 +78,7 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         """Reads topics.json of ``folder``, and adds the system topics that are missing. Raises StoreError, OSError."""
         self._listeners: list[TopicsChanged] = []
         seeds = {topic.topic_name: topic for topic in _system_topics(settings)}
-        self.system_topics = frozenset(seeds) | {HALF_TOPIC, OPERATION_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
+        self.system_topics = frozenset(seeds) | SYSTEM_TOPICS | NO_SENDS_TO
         names = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000, MAX_ROW_BYTES)
         storage = TableStorage(folder, run_in_thread, clock)
         super().__init__(storage, TopicConfigTable, settings, seeds, names, now_ms)
