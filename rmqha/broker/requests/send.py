@@ -318,7 +318,8 @@ class SendMessageProcessor:
         queue_id = message.queue_id
         properties["CLUSTER"] = self.settings.broker_cluster_name
         message.properties = properties
-        if properties.get("TRAN_MSG", "").lower() == "true":
+        is_retry = message.topic.startswith((RETRY_PREFIX, DEAD_PREFIX))  # its transaction was committed before
+        if properties.get("TRAN_MSG", "").lower() == "true" and not is_retry:
             if self.settings.reject_transaction_message:
                 raise self._refused(
                     ResponseCode.NO_PERMISSION,
@@ -498,6 +499,7 @@ def _back_from(record: Record) -> Message:
         born_host=record.born_host,
         store_host=record.store_host,
         reconsume_times=record.reconsume_times + 1,
+        is_again=True,
     )
 
 

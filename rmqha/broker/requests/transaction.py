@@ -162,6 +162,7 @@ def committed_message(half: HalfMessage) -> Message:
         record.reconsume_times,
         record.physical_offset,
         record.properties_stored,
+        is_again=True,
     )
 
 

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 
 from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
 from rmqha.broker.tables.newnames import NewNameLimits, NewNames
+from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import (
@@ -20,6 +21,7 @@ from rmqha.store.metadata import (
     TopicConfigTable,
 )
 from rmqha.wire.beans import INT_MIN
+from rmqha.wire.command import ResponseCode
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.fastjson import dumps_strict
 from rmqha.wire.record import MAX_TOPIC_BYTES
@@ -124,8 +126,11 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
     ) -> TopicConfig:
         """The topic, created if missing. For %RETRY% and %DLQ% topics, and topics of transactions.
 
-        Raises RequestRefused if the table has no room for it.
+        Raises RequestRefused if no message could be put into it, or if the table has no room for it.
         """
+        problem = topic_problem(name)  # older brokers made topics with names that are too long
+        if problem is not None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{problem} {name}")
         found = self.get(name)
         if found is not None:
             return found
