@@ -1,5 +1,8 @@
 """Names of topics that brokers and clients make for their own purposes (spec/store.md 12)."""
 
+from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.timers import TIMER_TOPIC
+
 HALF_TOPIC, OPERATION_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 """The group whose consumer offsets are the progress in both topics of transactions."""
@@ -25,3 +28,17 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 """No application reads their messages."""
+NO_SENDS_TO = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        HALF_TOPIC,
+        OPERATION_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_EVENT,
+    }
+)
+"""Only the broker itself puts messages here. They decide what becomes of messages of others.
+
+The timer topic apart these are TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9.7 and 5.3.3."""

@@ -26,7 +26,7 @@ from rmqha.wire.command import RequestCode
 from tests.waiting import WAIT_SECONDS
 
 EVERY_SECONDS = 0.02
-TOPIC = "SELF_TEST_TOPIC"
+TOPIC = "BenchmarkTest"
 PINGED = {"topic": TOPIC, "queueId": "0"}
 
 

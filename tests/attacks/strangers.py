@@ -19,7 +19,7 @@ from tests.waiting import WAIT_SECONDS
 MIB = 1024 * 1024
 PULL = {
     "consumerGroup": "G",
-    "topic": "SELF_TEST_TOPIC",
+    "topic": "BenchmarkTest",
     "queueId": "0",
     "queueOffset": "0",
     "maxMsgNums": "32",
@@ -29,7 +29,7 @@ PULL = {
     "subscription": "*",
     "subVersion": "0",
 }
-SEND = {"a": "PG", "b": "SELF_TEST_TOPIC", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0"}
+SEND = {"a": "PG", "b": "BenchmarkTest", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0"}
 _opaque = count(1)
 
 
@@ -226,7 +226,7 @@ def deaf_readers(port: int, connections: int, code: int = RequestCode.GET_ALL_TO
         strangers = [stack.enter_context(closing(Stranger(port))) for _ in range(connections)]
         for stranger in strangers:
             stranger.socket.sendall(frame(code) * 20)
-        asked_once(port, RequestCode.GET_MAX_OFFSET, {"topic": "SELF_TEST_TOPIC", "queueId": "0"})
+        asked_once(port, RequestCode.GET_MAX_OFFSET, {"topic": "BenchmarkTest", "queueId": "0"})
         for _ in range(100):
             _pause()
     return f"{connections} connections"

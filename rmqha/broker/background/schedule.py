@@ -29,7 +29,7 @@ from rmqha.store.metadata import DelayOffsetTable
 from rmqha.store.readlimit import Wait
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import Record
-from rmqha.wire.topics import HALF_TOPIC
+from rmqha.wire.topics import NO_SENDS_TO
 
 FIRST_DELAY_SECONDS = 1.0
 DELAY_FOR_A_WHILE_SECONDS = 0.1
@@ -315,6 +315,6 @@ def delivered_message(record: Record) -> Message | None:
     properties = record.properties
     topic, queue_id = properties.get("REAL_TOPIC"), properties.get("REAL_QID", "")
     is_number = queue_id.isascii() and queue_id.isdecimal() and len(queue_id) <= MAX_QUEUE_DIGITS
-    if topic is None or topic == HALF_TOPIC or not is_number:
+    if topic is None or topic in NO_SENDS_TO or not is_number:
         return None
     return put_again(record, topic, int(queue_id), record.properties_stored)

@@ -333,7 +333,7 @@ class TimerMessageService(Service):
                 return True
         elif key is None or not index.is_over(key, waiting.due_ms, rolls):
             message = delivered_message(record) if is_due else rolled_message(record)
-            if message is None or (is_due and message.topic == TIMER_TOPIC):
+            if message is None:
                 self._tell_invalid(record, waiting.queue_offset)
             elif (status := await self._put(record, message)) is None:
                 return False

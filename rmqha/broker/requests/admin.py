@@ -14,11 +14,11 @@ from rmqha.broker.tables.attributes import altered, attributes_of, parse_changes
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.configmanager import ConfigManager, NamedConfigManager, Row
-from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager
+from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, new_group_problem
 from rmqha.broker.tables.locks import MessageQueue
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.stats import BrokerStats
-from rmqha.broker.tables.topics import TOPIC_CHARACTERS, TopicConfigManager, topic_problem
+from rmqha.broker.tables.topics import TopicConfigManager, topic_problem
 from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Later, Processor, Processors, RemotingProtocol, RequestRefused
@@ -329,8 +329,9 @@ class TopicAdminProcessor:
             group = _with_held_fields(group, self._groups.get(group.group_name))
         except ValueError as error:
             raise refused(f"the subscription group is invalid: {error}") from error
-        if not (0 < len(group.group_name) <= MAX_GROUP_LENGTH and TOPIC_CHARACTERS.issuperset(group.group_name)):
-            raise refused(f"a group cannot be named {group.group_name[:MAX_GROUP_LENGTH]!r}")
+        problem = None if group.group_name in self._groups.table.rows else new_group_problem(group.group_name)
+        if problem is not None:
+            raise refused(f"a group cannot be named {group.group_name[:MAX_GROUP_LENGTH]!r}: {problem}")
         return group
 
     def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:

@@ -16,6 +16,7 @@ from rmqha.store.metadata import PERM_WRITE
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.record import Host
 from rmqha.wire.timers import DELIVER_MS, TIMER_CANCELS, UNIQUE_KEY
+from rmqha.wire.topics import NO_SENDS_TO
 
 RECALL_TAG = "_RECALL_TAG_"
 BODY = b"0"
@@ -49,6 +50,8 @@ class RecallProcessor:
             )
         if not settings.broker_permission & PERM_WRITE:
             raise _refused(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
+        if topic in NO_SENDS_TO:
+            raise _refused(ResponseCode.NO_PERMISSION, f"sending message to topic[{topic}] is forbidden")
         if self._topics.get(topic) is None:
             raise _refused(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{topic}] not exist")
         try:

@@ -32,12 +32,10 @@ from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfi
 from rmqha.store.put import PutRefused
 from rmqha.wire.batch import BatchError, entries_of
 from rmqha.wire.command import AnswerForm, FilledAnswer, RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, format_properties, parse_properties
 from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
-from rmqha.wire.timers import TIMER_TOPIC
-from rmqha.wire.topics import DEAD_PREFIX, RETRY_PREFIX
+from rmqha.wire.topics import DEAD_PREFIX, NO_SENDS_TO, RETRY_PREFIX
 
 MULTI_TAGS_FLAG = 0x2
 DLQ_NUMS_PER_GROUP = 1
@@ -53,8 +51,6 @@ LOOKED_AT = tuple(
 """If the properties of a message contain one of these, they are parsed one by one."""
 TIMER_START = f"{PROPERTY_SEPARATOR}TIMER_DEL"
 """The start of each property of 5.x that asks for a delivery at a time, or cancels one."""
-NO_SENDS_TO = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
-"""Messages that wait are here. What a client put here itself would pass by the permissions of its real topic."""
 
 CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -322,7 +318,8 @@ class SendMessageProcessor:
         queue_id = message.queue_id
         properties["CLUSTER"] = self.settings.broker_cluster_name
         message.properties = properties
-        if properties.get("TRAN_MSG", "").lower() == "true":
+        is_retry = message.topic.startswith((RETRY_PREFIX, DEAD_PREFIX))  # its transaction was committed before
+        if properties.get("TRAN_MSG", "").lower() == "true" and not is_retry:
             if self.settings.reject_transaction_message:
                 raise self._refused(
                     ResponseCode.NO_PERMISSION,
@@ -502,6 +499,7 @@ def _back_from(record: Record) -> Message:
         born_host=record.born_host,
         store_host=record.store_host,
         reconsume_times=record.reconsume_times + 1,
+        is_again=True,
     )
 
 

@@ -48,7 +48,13 @@ from rmqha.wire.record import (
     encode_record,
     parse_msg_id,
 )
-from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TRANSACTION_GROUP
+from rmqha.wire.topics import (
+    HALF_TOPIC,
+    NO_SENDS_TO,
+    OPERATION_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANSACTION_GROUP,
+)
 
 QUEUE_ID = 0
 """The only queue of both topics."""
@@ -113,7 +119,7 @@ class HalfMessage:
     @property
     def has_destination(self) -> bool:
         """Whether it can be committed."""
-        return bool(self.real_topic) and self.real_queue_id is not None
+        return bool(self.real_topic) and self.real_topic not in NO_SENDS_TO and self.real_queue_id is not None
 
     def verdict(self, settings: Settings, now_ms: int) -> Verdict:
         """What to do now, if it has not ended. If the producer's clock is ahead, a producer is asked."""
@@ -156,6 +162,7 @@ def committed_message(half: HalfMessage) -> Message:
         record.reconsume_times,
         record.physical_offset,
         record.properties_stored,
+        is_again=True,
     )
 
 

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.tables.filters import SqlFilters, parse_failed
-from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_group
+from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_new_group
 from rmqha.broker.tables.topics import UNIT_SUB_FLAG, TopicConfigManager, topic_problem
 from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
@@ -512,7 +512,7 @@ class ClientManageProcessor:
             raise refused(f"the heartbeat is invalid: {error}") from error
         for count, consumer in enumerate(heartbeat.consumers, 1):
             if self._groups.get(consumer.group_name) is None:
-                check_group(consumer.group_name)
+                check_new_group(consumer.group_name)
             if count % NAMES_AT_ONCE == 0:
                 yield
         client = ClientChannelInfo(
@@ -542,7 +542,10 @@ class ClientManageProcessor:
         self._consumers.register(client, consumer)
 
     def _make_retry_topic(self, consumer: ConsumerData, connection: RemotingProtocol) -> None:
-        """Create the %RETRY% topic of a group, to which its clients subscribe, if a topic can have that name."""
+        """Create the %RETRY% topic of a group, to which its clients subscribe.
+
+        Groups of older stores may have names that are too long for one.
+        """
         retry_topic = f"{RETRY_PREFIX}{consumer.group_name}"
         if topic_problem(retry_topic) is not None:
             return

@@ -18,6 +18,8 @@ from rmqha.store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
 from rmqha.wire.beans import INT_MIN, LONG_MIN
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.fastjson import dumps_strict
+from rmqha.wire.record import MAX_TOPIC_BYTES
+from rmqha.wire.topics import RETRY_PREFIX
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TOOLS_CONSUMER_GROUP = "TOOLS_CONSUMER"
@@ -31,6 +33,9 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_OWNER",
 )
 MAX_GROUP_LENGTH = 255
+"""The longest name that Java takes."""
+MAX_NEW_GROUP_LENGTH = MAX_TOPIC_BYTES - len(RETRY_PREFIX)
+"""The longest name whose retry topic fits a record. Messages that consumers of a longer one give back were lost."""
 MAX_ROW_BYTES = len(
     dumps_strict(
         {"": SubscriptionGroupConfig("", False, False, False, INT_MIN, INT_MIN, LONG_MIN, LONG_MIN, False).to_json()}
@@ -50,9 +55,28 @@ def group_problem(name: str) -> str | None:
     return None
 
 
+def new_group_problem(name: str) -> str | None:
+    """Why no group can be created with this name; None if one can."""
+    problem = group_problem(name)
+    if problem is None and len(name) > MAX_NEW_GROUP_LENGTH:
+        return (
+            f"the specified group has {len(name)} characters, at most {MAX_NEW_GROUP_LENGTH} are possible: the name of "
+            f"its topic {RETRY_PREFIX}… must fit into a message: {name[:40]}…"
+        )
+    return problem
+
+
 def check_group(name: str) -> None:
     """Raises RequestRefused if no group can have this name."""
-    problem = group_problem(name)
+    _check(group_problem(name))
+
+
+def check_new_group(name: str) -> None:
+    """Raises RequestRefused if no group can be created with this name."""
+    _check(new_group_problem(name))
+
+
+def _check(problem: str | None) -> None:
     if problem is not None:
         raise RequestRefused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, problem)
 
@@ -86,7 +110,7 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
         found = self.get(name)
         if found is not None:
             return found
-        check_group(name)
+        check_new_group(name)
         if not (self.settings.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX)):
             return None
         self.take_new(name, by)

@@ -10,6 +10,7 @@ from twisted.logger import Logger
 
 from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
 from rmqha.broker.tables.newnames import NewNameLimits, NewNames
+from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import (
@@ -20,20 +21,20 @@ from rmqha.store.metadata import (
     TopicConfigTable,
 )
 from rmqha.wire.beans import INT_MIN
+from rmqha.wire.command import ResponseCode
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.fastjson import dumps_strict
 from rmqha.wire.record import MAX_TOPIC_BYTES
 from rmqha.wire.topics import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     BENCHMARK_TOPIC,
-    HALF_TOPIC,
+    NO_SENDS_TO,
     OFFSET_MOVED_EVENT,
-    OPERATION_TOPIC,
     REPLY_TOPIC_SUFFIX,
     RETRY_PREFIX,
     SELF_TEST_TOPIC,
+    SYSTEM_TOPICS,
     TRACE_TOPIC,
-    TRANS_CHECK_MAX_TIME_TOPIC,
 )
 
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
@@ -79,7 +80,7 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         """Reads topics.json of ``folder``, and adds the system topics that are missing. Raises StoreError, OSError."""
         self._listeners: list[TopicsChanged] = []
         seeds = {topic.topic_name: topic for topic in _system_topics(settings)}
-        self.system_topics = frozenset(seeds) | {HALF_TOPIC, OPERATION_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC}
+        self.system_topics = frozenset(seeds) | SYSTEM_TOPICS | NO_SENDS_TO
         names = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000, MAX_ROW_BYTES)
         storage = TableStorage(folder, run_in_thread, clock)
         super().__init__(storage, TopicConfigTable, settings, seeds, names, now_ms)
@@ -125,8 +126,11 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
     ) -> TopicConfig:
         """The topic, created if missing. For %RETRY% and %DLQ% topics, and topics of transactions.
 
-        Raises RequestRefused if the table has no room for it.
+        Raises RequestRefused if no message could be put into it, or if the table has no room for it.
         """
+        problem = topic_problem(name)  # older brokers made topics with names that are too long
+        if problem is not None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{problem} {name}")
         found = self.get(name)
         if found is not None:
             return found

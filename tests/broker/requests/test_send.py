@@ -723,6 +723,18 @@ class RetryTests(SendTestCase):
         self.groups.update(SubscriptionGroupConfig("G", retry_max_times=1))
         self.assertEqual(self.retry(1).topic, "%DLQ%G")
 
+    def test_one_that_was_part_of_a_transaction_is_no_half_message(self) -> None:
+        """Old clients send back with all properties. Its transaction was committed before it was consumed."""
+        for topic in ("%RETRY%G", "%DLQ%G"):
+            self.topics.update(TopicConfig(topic, 1, 1))
+            for code, names in ((RequestCode.SEND_MESSAGE_V2, V2_FIELDS), (RequestCode.SEND_MESSAGE, V1_FIELDS)):
+                for times in (0, 1, 16):  # with 16 it is a dead letter
+                    for delay in ({}, {"DELAY": "3"}):
+                        properties = {"TRAN_MSG": "true", "PGROUP": "P", **delay}
+                        changed = {"topic": topic, "queue_id": 0, "reconsume_times": times}
+                        self.stored(self.send(self.request(code, b"x", properties, names, **changed)))
+        self.assertEqual(self.prepared, [])
+
     def test_an_unknown_group_may_be_refused(self) -> None:
         self.serve(autoCreateSubscriptionGroup="false")
         answer = self.send(topic="%RETRY%G", queue_id=0)
@@ -781,6 +793,25 @@ class SendBackTests(SendTestCase):
         self.assertEqual((levels, self.last().reconsume_times), ([3, 4, 5, 6], 4))
         self.assertEqual(self.last().properties["ORIGIN_MESSAGE_ID"], self.record.msg_id)
         self.assertEqual(self.last().properties["RETRY_TOPIC"], "T")
+
+    def test_what_no_retry_topic_could_hold_is_refused(self) -> None:
+        """A group of an older store: each record that it gave back was lost when its delay was over."""
+        at = self.store.commit_log.max_offset
+        for length in (121, 255):
+            name = "g" * length
+            self.groups.update(SubscriptionGroupConfig(name))
+            for changed in ({}, {"delayLevel": -1}):
+                answer = self.give_back(None, group=name, **changed)  # type: ignore[arg-type]
+                self.assert_refused([answer], ResponseCode.SYSTEM_ERROR, "longer than topic max length")
+        self.assertEqual(self.store.commit_log.max_offset, at)
+
+    def test_the_largest_message_comes_back_too(self) -> None:
+        """It grows: it gets properties, and a topic with a longer name."""
+        self.serve(maxMessageSize="2000")
+        room = 2000 - self.stored(self.send(body=b"")).total_size - 24  # hosts of IPv6 would take 24 more
+        self.record = self.stored(self.send(body=b"x" * room))
+        for changed in ({}, {"delayLevel": -1}):
+            self.assertEqual(self.come_back(**changed).body, self.record.body)
 
     def test_the_consumer_may_say_how_long(self) -> None:
         self.assertEqual(self.come_back(delayLevel=7).queue_id, 6)

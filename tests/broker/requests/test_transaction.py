@@ -28,7 +28,7 @@ from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.settings import make_settings
 from rmqha.store.message import Message, PutMessageStatus
-from rmqha.store.metadata import ConsumerOffsetTable
+from rmqha.store.metadata import ConsumerOffsetTable, TopicConfig
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import MAX_PROPERTIES_BYTES, Host, Record, decode_record, record_as_json
@@ -222,6 +222,20 @@ class PrepareTests(TransactionTestCase):
 
 class EndTests(TransactionTestCase):
     """END_TRANSACTION."""
+
+    def test_the_largest_message_can_be_committed(self) -> None:
+        """The name of its topic may be longer than that of the half messages."""
+        self.serve(maxMessageSize="2000")
+        room = 2000 - self.prepare(b"").total_size - 24  # hosts of IPv6 would take 24 more
+        half = self.prepare(b"", REAL_TOPIC="T")
+        self.topics.update(TopicConfig("t" * 127, 4, 4))
+        message = Message("t" * 127, b"x" * (room - 126), dict(half.properties))
+        result = self.successResultOf(self.transactions.prepare(message))
+        assert result.append is not None, result.status
+        large = self.store.reader.message_at(result.append.wrote_offset)
+        assert large is not None
+        self.assert_ends(large, COMMIT)
+        self.assertEqual(self.bodies("t" * 127), [message.body])
 
     def test_a_transaction_leaves_the_records_that_a_java_broker_leaves(self) -> None:
         """The first one of the recorded store: half message, message, operation message."""

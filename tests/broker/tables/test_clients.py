@@ -164,6 +164,17 @@ class HeartbeatTests(ClientsTestCase):
         self.assertIn("group[../../x] contains illegal characters", answer.remark or "")
         self.assertEqual((self.groups.get("../../x"), self.topics.get("%RETRY%../../x")), (None, None))
 
+    def test_a_group_whose_retry_topic_would_have_too_long_a_name_cannot_join(self) -> None:
+        self.heartbeat(self.connect(), consumer("g" * 120))
+        name = "g" * 121
+        content = {"clientID": "c", "consumerDataSet": [consumer(name)], "producerDataSet": []}
+        answer = self.connect().ask(RequestCode.HEART_BEAT, json.dumps(content).encode())
+        self.assertEqual(answer.code, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        self.assertIn("the specified group has 121 characters, at most 120 are possible", answer.remark or "")
+        self.groups.update(SubscriptionGroupConfig(name))  # one that an older broker made
+        self.heartbeat(self.connect(), consumer(name))
+        self.assertEqual(self.online(name).client_ids, ["c1"])
+
     def test_a_cpp_client_sends_ordinals_and_leaves_sets_out(self) -> None:
         data = consumer("CG1", "T", consumeType=0, messageModel=0, consumeFromWhere=5)
         self.raw_heartbeat(self.connect(), json.dumps({"clientID": "c", "consumerDataSet": [data]}).encode())
