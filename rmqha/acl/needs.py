@@ -121,13 +121,6 @@ def _topic_and_group(request: RemotingCommand) -> Needs:
     return Needs((Need(_text(request, "topic"), SUB), _group(_text(request, "consumerGroup"))))
 
 
-def _strict_send_back(request: RemotingCommand) -> Needs:
-    """The message comes back from the group's retry topic, so its own topic must be one that the account may use."""
-    topic = request.ext_fields.get("originTopic")
-    group = _group(_text(request, "group"))
-    return Needs((group,)) if not topic else Needs((group, Need(topic, ANY)))
-
-
 def _unregister(request: RemotingCommand) -> Needs:
     """A client that is only a producer names no group of consumers."""
     group = request.ext_fields.get("consumerGroup")
@@ -189,7 +182,6 @@ STRICT: Mapping[int, NeedsOf] = {
     RequestCode.SEND_BATCH_MESSAGE: _strict_send("b"),
     RequestCode.SEND_REPLY_MESSAGE: _reply("topic"),
     RequestCode.SEND_REPLY_MESSAGE_V2: _reply("b"),
-    RequestCode.CONSUMER_SEND_MSG_BACK: _strict_send_back,
     RequestCode.LITE_PULL_MESSAGE: _topic_and_group,
     RequestCode.QUERY_CONSUMER_OFFSET: _topic_and_group,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _topic(ANY),
