@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.acl.files import AclFiles, Found
-from rmqha.acl.needs import PUB, SUB, Need, retry_topic
+from rmqha.acl.needs import SUB, Need, retry_topic, to_send
 from rmqha.acl.patience import Patience
 from rmqha.acl.rules import AclRules, Refused
 from rmqha.acl.yamlfile import AclFileError
@@ -179,7 +179,7 @@ class _RightsOf(Rights):
         self._rules = rules
 
     def may_send_to(self, topic: str) -> bool:
-        return self._rules().may(self._access_key, Need(topic, PUB))
+        return self._rules().may(self._access_key, to_send(topic))
 
     def may_read(self, topic: str) -> bool:
         return self._rules().may(self._access_key, Need(topic, SUB))

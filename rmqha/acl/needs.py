@@ -79,6 +79,11 @@ def _group(name: str) -> Need:
     return Need(retry_topic(name), SUB)
 
 
+def to_send(topic: str) -> Need:
+    """What a message for a topic needs. That of a retry topic is sent by a consumer of the group."""
+    return _group(topic) if topic.startswith(RETRY_PREFIX) else Need(topic, PUB)
+
+
 def _send(topic_field: str, group_field: str) -> Callable[[RemotingCommand], Needs]:
     def needs(request: RemotingCommand) -> Needs:
         topic = _text(request, topic_field)
@@ -92,11 +97,7 @@ def _send(topic_field: str, group_field: str) -> Callable[[RemotingCommand], Nee
 def _strict_send(topic_field: str) -> Callable[[RemotingCommand], Needs]:
     """As above, but for a retry topic the group is the topic's, whatever the sender says."""
 
-    def needs(request: RemotingCommand) -> Needs:
-        topic = _text(request, topic_field)
-        return Needs((_group(topic) if topic.startswith(RETRY_PREFIX) else Need(topic, PUB),))
-
-    return needs
+    return lambda request: Needs((to_send(_text(request, topic_field)),))
 
 
 def _reply(topic_field: str) -> Callable[[RemotingCommand], Needs]:

@@ -26,6 +26,7 @@ from rmqha.wire.topics import RETRY_PREFIX, TRACE_TOPIC
 MAX_ACCOUNTS = 10_000
 MAX_PERMISSIONS = 100_000
 MAX_WHITE_ADDRESSES = 10_000
+FREE_FOR_ALL = Need(TRACE_TOPIC, PUB)
 MAX_KEPT_PAIRS = 10_000
 ANY_OTHER_TOPIC = "ANY_OTHER_TOPIC"
 """Stands for the topics that no account lists."""
@@ -120,7 +121,9 @@ class AclRules:
     def may(self, access_key: str, need: Need) -> bool:
         """Whether the account may do what a request leads to. Without ``strict`` only the request itself is checked."""
         account = self.accounts.get(access_key)
-        return account is not None and (not self.strict or account.may_do_all or account.problem(need) is None)
+        if account is None:
+            return False
+        return not self.strict or account.may_do_all or need == FREE_FOR_ALL or account.problem(need) is None
 
     def share_a_topic(self, sending: str, reading: str) -> bool:
         """Whether there can be a topic to which the one account may send, and which the other may read."""
@@ -157,7 +160,7 @@ class AclRules:
         if account.may_do_all:
             return
         for need in needs.resources:
-            if need == (TRACE_TOPIC, PUB):
+            if need == FREE_FOR_ALL:
                 continue
             problem = account.problem(need)
             if problem is not None:

@@ -21,6 +21,7 @@ from rmqha.broker.tables.topics import UNIT_SUB_FLAG, TopicConfigManager, topic_
 from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.remoting.rights import Rights
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
@@ -30,6 +31,7 @@ from rmqha.wire.fastjson import dumps_compact, loads_request
 from rmqha.wire.heartbeat import ConsumeFromWhere as ConsumeFromWhere
 from rmqha.wire.heartbeat import ConsumeType as ConsumeType
 from rmqha.wire.heartbeat import MessageModel as MessageModel
+from rmqha.wire.record import Host
 from rmqha.wire.subscription import MAX_EXPRESSION_CHARS, SubscriptionData
 from rmqha.wire.topics import RETRY_PREFIX
 
@@ -157,6 +159,18 @@ class ClientChannelInfo:
 Channels = dict[RemotingProtocol, ClientChannelInfo]
 
 
+class Allowed(dict[Rights, bool]):
+    """Asks about each account once: very many connections of one may be in a group."""
+
+    def __init__(self, may: Callable[[Rights], bool]) -> None:
+        super().__init__()
+        self._may = may
+
+    def __missing__(self, rights: Rights) -> bool:
+        found = self[rights] = self._may(rights)
+        return found
+
+
 class Memberships:
     """The groups of each connection. Both the groups of one connection and the sum over all connections are limited."""
 
@@ -187,6 +201,10 @@ class Memberships:
             if not groups:
                 del self._groups[connection]
 
+    def has(self, connection: RemotingProtocol) -> bool:
+        """Whether the connection is in any group."""
+        return connection in self._groups
+
     def of(self, connection: RemotingProtocol) -> list[str]:
         """The groups that the connection is in."""
         return list(self._groups.get(connection, ()))
@@ -199,6 +217,7 @@ class ProducerManager:
         self._groups: dict[str, Channels] = {}
         self._memberships = Memberships()
         self._by_id: dict[str, dict[RemotingProtocol, int]] = {}
+        self._by_host: dict[Host, RemotingProtocol] = {}
         self._turns = 0
 
     @property
@@ -219,6 +238,7 @@ class ProducerManager:
         if known is None or known.client_id != client.client_id:
             if known is not None:
                 self._forget_id(known)
+            self._by_host[Host.parse(*client.connection.peer_host)] = client.connection
             connections = self._by_id.setdefault(client.client_id, {})
             connections[client.connection] = connections.get(client.connection, 0) + 1
 
@@ -236,6 +256,11 @@ class ProducerManager:
         connections = self._by_id.get(client_id, {})
         return next((each for each in reversed(connections) if each.is_open), None)
 
+    def account_at(self, host: Host) -> str | None:
+        """The account of the producer that is connected from this address; None without one, or if it need not sign."""
+        connection = self._by_host.get(host)
+        return None if connection is None or not connection.is_open else connection.rights.account
+
     def unregister(self, group: str, connection: RemotingProtocol) -> None:
         """Remove the client on this connection from the group, if it is in it."""
         channels = self._groups.get(group, {})
@@ -243,6 +268,10 @@ class ProducerManager:
         if client is not None:
             self._forget_id(client)
         self._memberships.leave(connection, group)
+        if not self._memberships.has(connection):
+            host = Host.parse(*connection.peer_host)
+            if self._by_host.get(host) is connection:
+                del self._by_host[host]
         if not channels:
             self._groups.pop(group, None)
 
@@ -253,13 +282,14 @@ class ProducerManager:
             if count % GROUPS_AT_ONCE == 0:
                 yield
 
-    def available(self, group: str) -> RemotingProtocol | None:
-        """An open connection of the group, a different one for each call; None if it has no open connection."""
+    def available(self, group: str, may: Callable[[Rights], bool]) -> RemotingProtocol | None:
+        """An open connection of the group with such rights, a different one for each call; None if it has none."""
         connections = self._groups.get(group, {})
         self._turns += 1
         first = self._turns % len(connections) if connections else 0
         candidates = chain(islice(connections, first, None), islice(connections, first))
-        return next((connection for connection in candidates if connection.is_open), None)
+        allowed = Allowed(may)
+        return next((each for each in candidates if each.is_open and allowed[each.rights]), None)
 
     @property
     def groups(self) -> Mapping[str, Channels]:

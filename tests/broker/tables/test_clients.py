@@ -299,7 +299,9 @@ class ClosedConnectionTests(ClientsTestCase):
         client.line.lose()
         left = [name for name in names if self.producers.get(name) is not None]
         self.assertEqual(len(left), 2 * GROUPS_AT_ONCE)
-        self.assertIsNone(self.producers.available(left[0]), "it is closed: nobody is there to be asked")
+        self.assertIsNone(
+            self.producers.available(left[0], lambda _: True), "it is closed: nobody is there to be asked"
+        )
         self.clock.pump([0.0] * 10)
         self.assertEqual([name for name in names if self.producers.get(name) is not None], [])
 
@@ -453,13 +455,13 @@ class QuestionTests(ClientsTestCase):
         clients = [self.connect() for _ in range(3)]
         for client in clients:
             self.heartbeat(client, producers=("P",))
-        chosen = [self.producers.available("P") for _ in range(6)]
+        chosen = [self.producers.available("P", lambda _: True) for _ in range(6)]
         self.assertEqual({chosen.count(client.protocol) for client in clients}, {2})
         for client in clients[1:]:
             client.line.lose()
-        self.assertIs(self.producers.available("P"), clients[0].protocol)
+        self.assertIs(self.producers.available("P", lambda _: True), clients[0].protocol)
         clients[0].line.lose()
-        self.assertIsNone(self.producers.available("P"))
+        self.assertIsNone(self.producers.available("P", lambda _: True))
 
 
 class CheckClientConfigTests(ClientsTestCase):
