@@ -101,11 +101,11 @@ def _strict_send(topic_field: str) -> Callable[[RemotingCommand], Needs]:
 
 
 def _reply(topic_field: str) -> Callable[[RemotingCommand], Needs]:
-    """Consumers send replies, so these are free: but only to a topic for replies."""
+    """Consumers send replies: to a topic for replies they need no permission to send, but one to read something."""
 
     def needs(request: RemotingCommand) -> Needs:
         topic = _text(request, topic_field)
-        return FREE if topic.endswith(REPLY_TOPIC_SUFFIX) else Needs((Need(topic, PUB),))
+        return Needs((Need(SOMEWHERE, SUB) if topic.endswith(REPLY_TOPIC_SUFFIX) else Need(topic, PUB),))
 
     return needs
 

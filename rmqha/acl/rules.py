@@ -64,8 +64,9 @@ class Account:
     def problem(self, need: Need) -> str | None:
         """Why the account may not do this; None if it may."""
         if need.resource == SOMEWHERE:
-            given = (self.default_topic, *(self.permissions or {}).values())
-            return None if any(_has(need.permission, each) for each in given) else "No permission to send to any topic"
+            topics = (each for name, each in (self.permissions or {}).items() if not name.startswith(RETRY_PREFIX))
+            may = any(_has(need.permission, each) for each in (self.default_topic, *topics))
+            return None if may else f"No permission to {'read' if need.permission == SUB else 'send to'} any topic"
         is_group = need.resource.startswith(RETRY_PREFIX)
         own = None if self.permissions is None else self.permissions.get(need.resource)
         if own is None:

@@ -1,7 +1,7 @@
 """What the peer of a connection may do. Processors ask it about what a request leads to, not about what it says.
 
 The gate of access control (``rmqha.acl``) sets the rights of a connection before each request that it passes on. Read
-them before a request's first pause. Whoever pushes something to a client asks the rights of the client's connection.
+them before a request pauses. What is pushed to a client is decided by the rights of the connection that it goes to.
 """
 
 from abc import ABC, abstractmethod

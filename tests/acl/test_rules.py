@@ -260,6 +260,11 @@ class HolesTests(RulesTestCase):
         rules = rules_of({"accounts": [{**ACCOUNT, "topicPerms": ["TSub=SUB"]}]})
         self.assertIsNotNone(verdict(rules, signed(APP, 37, {})))
 
+    def test_who_may_read_nothing_replies_to_nobody(self) -> None:
+        rules = rules_of({"accounts": [{**ACCOUNT, "topicPerms": ["TPub=PUB"]}]})
+        for code, field in ((324, "topic"), (325, "b")):
+            self.assertIsNotNone(verdict(rules, signed(APP, code, {field: "cluster_REPLY_TOPIC"})))
+
     def test_a_retry_topic_is_its_own_groups(self) -> None:
         """Java asks for the group that the sender names."""
         request = signed(APP, 310, {"b": "%RETRY%GDeny", "a": "GSub"})

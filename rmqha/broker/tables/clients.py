@@ -145,6 +145,10 @@ class ClientChannelInfo:
     version: int
     last_heartbeat: float
 
+    def may_consume_in(self, group: str) -> bool:
+        """Whether its account may be a consumer of the group now. Its heartbeat only says that it is one."""
+        return self.connection.rights.may_consume_in(group)
+
     def to_json(self) -> dict[str, Any]:
         """A Connection in Java's form and order."""
         host, port = self.connection.peer_host
@@ -251,10 +255,11 @@ class ProducerManager:
             if not connections:
                 del self._by_id[client.client_id]
 
-    def of_client(self, client_id: str) -> RemotingProtocol | None:
-        """The newest open connection of a client; None if it has none."""
+    def of_client(self, client_id: str, may: Callable[[Rights], bool]) -> RemotingProtocol | None:
+        """The newest open connection with such rights that names itself so; None if there is none."""
+        allowed = Allowed(may)
         connections = self._by_id.get(client_id, {})
-        return next((each for each in reversed(connections) if each.is_open), None)
+        return next((each for each in reversed(connections) if each.is_open and allowed[each.rights]), None)
 
     def account_at(self, host: Host) -> str | None:
         """The account of the producer that is connected from this address; None without one, or if it need not sign."""
@@ -386,10 +391,10 @@ class ConsumerManager:
         return self._groups.get(group)
 
     def find_client(self, group: str, client_id: str) -> ClientChannelInfo | None:
-        """The client with this id in a group; None if it is not connected."""
+        """The client with this id in a group; None if it is not connected, or its account may not consume there."""
         found = self._groups.get(group)
         clients = () if found is None else found.channels.values()
-        return next((client for client in clients if client.client_id == client_id), None)
+        return next((one for one in clients if one.client_id == client_id and one.may_consume_in(group)), None)
 
     @property
     def groups(self) -> Mapping[str, ConsumerGroupInfo]:
@@ -468,7 +473,8 @@ class ConsumerManager:
 
     @staticmethod
     def _push(name: str, connections: Iterable[RemotingProtocol]) -> None:
-        for connection in list(connections):
+        allowed = Allowed(lambda rights: rights.may_consume_in(name))
+        for connection in [each for each in connections if allowed[each.rights]]:
             connection.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
 
     def all_clients(self) -> Iterator[ClientChannelInfo]:

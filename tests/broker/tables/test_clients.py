@@ -30,6 +30,7 @@ from rmqha.settings import make_settings
 from rmqha.steps import at_once
 from rmqha.store.metadata import SubscriptionGroupConfig
 from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
+from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, Client
 from tests.ha.doubles import PEER_NAME, log_lines
 
@@ -277,6 +278,11 @@ class NotificationTests(ClientsTestCase):
     def test_a_group_may_not_want_to_be_told(self) -> None:
         self.groups.update(SubscriptionGroupConfig("Q", notify_consumer_ids_changed_enable=False))
         self.assertEqual(self.heartbeat(self.first, consumer("Q", "T"), consumer("G", "T")), [])
+
+    def test_who_may_no_longer_consume_in_the_group_is_not_told(self) -> None:
+        self.first.protocol.rights = Granted(reads={"T"})
+        self.assertEqual(self.told(self.heartbeat(self.second, consumer("G", "T"), client_id="c2")), ["G"])
+        self.assertEqual(self.pushed(self.first), [])
 
     def test_a_broker_may_be_told_to_tell_nobody(self) -> None:
         self.serve(notifyConsumerIdsChangedEnable="false")
