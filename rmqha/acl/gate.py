@@ -13,8 +13,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.acl.files import AclFiles, Found
+from rmqha.acl.needs import SUB, Need, retry_topic, to_send
 from rmqha.acl.patience import Patience
-from rmqha.acl.rules import Refused
+from rmqha.acl.rules import AclRules, Refused
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.events import Event
 from rmqha.ha.admission.allowlist import SlaveCheck
@@ -28,10 +29,12 @@ from rmqha.remoting.protocol import (
     RequestRefused,
     Together,
 )
+from rmqha.remoting.rights import ALL_RIGHTS, Rights
 from rmqha.services import PeriodicService
 from rmqha.wire.command import RemotingCommand, ResponseCode
 
 RELOAD_SECONDS = 0.5
+MAX_KEPT_RIGHTS = 20_000
 EXCEPTION = f"org.apache.rocketmq.acl.common.{ACL_EXCEPTION}"
 
 RunInThread = Callable[[Callable[[], Any]], Deferred[Any]]
@@ -56,6 +59,7 @@ class AclGate(PeriodicService):
         self._file_problem: str | None = None
         self._refusals = SlaveCheck(clock)
         self._patience = Patience(clock)
+        self._rights: dict[str, Rights] = {}
         self._waiting: dict[RemotingProtocol, Deferred[None] | None] = {}
         self._log_found()
 
@@ -80,12 +84,22 @@ class AclGate(PeriodicService):
             if not rules.usual.allow(request):
                 host, _ = connection.peer_host
                 try:
-                    rules.check(request, host)
+                    account = rules.check(request, host)
                 except Refused as error:
                     return self._refuse(connection, host, error)
+                connection.rights = ALL_RIGHTS if account is None else self._rights_of(account.credentials.access_key)
             return processor(connection, request)
 
         return _GuardedTogether(self, processor, check) if isinstance(processor, Together) else check
+
+    def _rights_of(self, access_key: str) -> Rights:
+        """The rights of an account that the files have, or had."""
+        rights = self._rights.get(access_key)
+        if rights is None:
+            if len(self._rights) >= MAX_KEPT_RIGHTS:
+                self._rights.clear()
+            rights = self._rights[access_key] = _RightsOf(access_key, lambda: self._found.rules)
+        return rights
 
     def _refuse(self, connection: RemotingProtocol, host: str, error: Refused) -> Answer:
         self._refusals.refused(host, str(error), Event.ACCOUNT_REFUSED)
@@ -154,6 +168,29 @@ class AclGate(PeriodicService):
         )
         for warning in found.warnings:
             self._log.warn("{warning}", event=Event.ACCOUNTS_WARNING, warning=warning)
+
+
+class _RightsOf(Rights):
+    """What an account may do by the rules of the moment. An account that is gone may do nothing."""
+
+    def __init__(self, access_key: str, rules: Callable[[], AclRules]) -> None:
+        self.account = access_key
+        self._access_key = access_key
+        self._rules = rules
+
+    def may_send_to(self, topic: str) -> bool:
+        return self._rules().may(self._access_key, to_send(topic))
+
+    def may_read(self, topic: str) -> bool:
+        return self._rules().may(self._access_key, Need(topic, SUB))
+
+    def may_consume_in(self, group: str) -> bool:
+        return self.may_read(retry_topic(group))
+
+    def may_answer(self, asking: Rights) -> bool:
+        if asking.account is None:
+            return True
+        return self._rules().share_a_topic(asking.account, self._access_key)
 
 
 class _GuardedTogether(Together):

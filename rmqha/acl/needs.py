@@ -79,6 +79,11 @@ def _group(name: str) -> Need:
     return Need(retry_topic(name), SUB)
 
 
+def to_send(topic: str) -> Need:
+    """What a message for a topic needs. That of a retry topic is sent by a consumer of the group."""
+    return _group(topic) if topic.startswith(RETRY_PREFIX) else Need(topic, PUB)
+
+
 def _send(topic_field: str, group_field: str) -> Callable[[RemotingCommand], Needs]:
     def needs(request: RemotingCommand) -> Needs:
         topic = _text(request, topic_field)
@@ -92,19 +97,15 @@ def _send(topic_field: str, group_field: str) -> Callable[[RemotingCommand], Nee
 def _strict_send(topic_field: str) -> Callable[[RemotingCommand], Needs]:
     """As above, but for a retry topic the group is the topic's, whatever the sender says."""
 
-    def needs(request: RemotingCommand) -> Needs:
-        topic = _text(request, topic_field)
-        return Needs((_group(topic) if topic.startswith(RETRY_PREFIX) else Need(topic, PUB),))
-
-    return needs
+    return lambda request: Needs((to_send(_text(request, topic_field)),))
 
 
 def _reply(topic_field: str) -> Callable[[RemotingCommand], Needs]:
-    """Consumers send replies, so these are free: but only to a topic for replies."""
+    """Consumers send replies: to a topic for replies they need no permission to send, but one to read something."""
 
     def needs(request: RemotingCommand) -> Needs:
         topic = _text(request, topic_field)
-        return FREE if topic.endswith(REPLY_TOPIC_SUFFIX) else Needs((Need(topic, PUB),))
+        return Needs((Need(SOMEWHERE, SUB) if topic.endswith(REPLY_TOPIC_SUFFIX) else Need(topic, PUB),))
 
     return needs
 
@@ -119,13 +120,6 @@ def _group_of(field: str) -> Callable[[RemotingCommand], Needs]:
 
 def _topic_and_group(request: RemotingCommand) -> Needs:
     return Needs((Need(_text(request, "topic"), SUB), _group(_text(request, "consumerGroup"))))
-
-
-def _strict_send_back(request: RemotingCommand) -> Needs:
-    """The message comes back from the group's retry topic, so its own topic must be one that the account may use."""
-    topic = request.ext_fields.get("originTopic")
-    group = _group(_text(request, "group"))
-    return Needs((group,)) if not topic else Needs((group, Need(topic, ANY)))
 
 
 def _unregister(request: RemotingCommand) -> Needs:
@@ -189,7 +183,6 @@ STRICT: Mapping[int, NeedsOf] = {
     RequestCode.SEND_BATCH_MESSAGE: _strict_send("b"),
     RequestCode.SEND_REPLY_MESSAGE: _reply("topic"),
     RequestCode.SEND_REPLY_MESSAGE_V2: _reply("b"),
-    RequestCode.CONSUMER_SEND_MSG_BACK: _strict_send_back,
     RequestCode.LITE_PULL_MESSAGE: _topic_and_group,
     RequestCode.QUERY_CONSUMER_OFFSET: _topic_and_group,
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _topic(ANY),

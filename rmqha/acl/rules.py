@@ -26,6 +26,10 @@ from rmqha.wire.topics import RETRY_PREFIX, TRACE_TOPIC
 MAX_ACCOUNTS = 10_000
 MAX_PERMISSIONS = 100_000
 MAX_WHITE_ADDRESSES = 10_000
+FREE_FOR_ALL = Need(TRACE_TOPIC, PUB)
+MAX_KEPT_PAIRS = 10_000
+ANY_OTHER_TOPIC = "ANY_OTHER_TOPIC"
+"""Stands for the topics that no account lists."""
 PERMISSIONS = {"PUB": PUB, "SUB": SUB, "PUB|SUB": PUB | SUB, "SUB|PUB": PUB | SUB}
 
 
@@ -52,11 +56,17 @@ class Account:
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", SigningKey(self.credentials.secret_key))
 
+    @property
+    def may_do_all(self) -> bool:
+        """An administrator that lists permissions is bound by them, as in Java."""
+        return self.admin and self.permissions is None
+
     def problem(self, need: Need) -> str | None:
         """Why the account may not do this; None if it may."""
         if need.resource == SOMEWHERE:
-            given = (self.default_topic, *(self.permissions or {}).values())
-            return None if any(_has(need.permission, each) for each in given) else "No permission to send to any topic"
+            topics = (each for name, each in (self.permissions or {}).items() if not name.startswith(RETRY_PREFIX))
+            may = any(_has(need.permission, each) for each in (self.default_topic, *topics))
+            return None if may else f"No permission to {'read' if need.permission == SUB else 'send to'} any topic"
         is_group = need.resource.startswith(RETRY_PREFIX)
         own = None if self.permissions is None else self.permissions.get(need.resource)
         if own is None:
@@ -87,11 +97,12 @@ class AclRules:
     strict: bool = True
     usual: UsualSends = field(default_factory=UsualSends, init=False, repr=False, compare=False)
     """Sends that these rules allowed. What it allows, ``check`` allows too, but takes longer."""
+    _shared: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def check(self, request: RemotingCommand, host: str) -> None:
-        """Raises Refused if the request of this peer is not allowed."""
+    def check(self, request: RemotingCommand, host: str) -> Account | None:
+        """The account that signed the request; None if the peer's address needs none. Raises Refused."""
         if self.white and _is_white(host, *self.white):
-            return
+            return None
         fields = request.ext_fields
         access_key = fields.get(ACCESS_KEY)
         if access_key is None:
@@ -100,12 +111,42 @@ class AclRules:
         if account is None:
             raise Refused(f"No acl config for {shown(access_key)}", is_stranger=True)
         if account.is_white is not never and _is_white(host, account.is_white):
-            return
+            return None
         signature = account.key.signature(signed_fields(fields, request.version), request.body)
         if not compare_digest(fields.get(SIGNATURE, "").encode(), signature):
             raise Refused(f"Check signature failed for accessKey={access_key}", is_stranger=True)
         self._check_permissions(request, account)
         self.usual.remember(request, account.key)
+        return account
+
+    def may(self, access_key: str, need: Need) -> bool:
+        """Whether the account may do what a request leads to. Without ``strict`` only the request itself is checked."""
+        account = self.accounts.get(access_key)
+        if account is None:
+            return False
+        return not self.strict or account.may_do_all or need == FREE_FOR_ALL or account.problem(need) is None
+
+    def share_a_topic(self, sending: str, reading: str) -> bool:
+        """Whether there can be a topic to which the one account may send, and which the other may read."""
+        pair = sending, reading
+        known = self._shared.get(pair)
+        if known is None:
+            if len(self._shared) >= MAX_KEPT_PAIRS:
+                self._shared.clear()
+            known = self._shared[pair] = not self.strict or self._share(*map(self.accounts.get, pair))
+        return known
+
+    @staticmethod
+    def _share(sending: Account | None, reading: Account | None) -> bool:
+        if sending is None or reading is None:
+            return False
+        named = {*(sending.permissions or ()), *(reading.permissions or ()), ANY_OTHER_TOPIC}
+        return any(
+            (sending.may_do_all or sending.problem(Need(topic, PUB)) is None)
+            and (reading.may_do_all or reading.problem(Need(topic, SUB)) is None)
+            for topic in named
+            if not topic.startswith(RETRY_PREFIX)
+        )
 
     def _check_permissions(self, request: RemotingCommand, account: Account) -> None:
         try:
@@ -117,10 +158,10 @@ class AclRules:
                 f"Need admin permission for request code={request.code}, "
                 f"but accessKey={account.credentials.access_key} is not"
             )
-        if account.admin and account.permissions is None:
+        if account.may_do_all:
             return
         for need in needs.resources:
-            if need == (TRACE_TOPIC, PUB):
+            if need == FREE_FOR_ALL:
                 continue
             problem = account.problem(need)
             if problem is not None:

@@ -13,6 +13,7 @@ from operator import itemgetter
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"
+SIGNING_FIELDS = (ACCESS_KEY, SIGNATURE, SECURITY_TOKEN)
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 LAST_VERSION_WITHOUT_UNIQUE_KEY = 399
 """Clients up to 4.9.3 do not sign the field ``_UNIQUE_KEY_QUERY``. Later ones do."""

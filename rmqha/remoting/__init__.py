@@ -3,6 +3,7 @@
 In reading order:
 
 - ``protocol``: the protocol: requests and answers, from either end.
+- ``rights``: what the peer of a connection may do.
 - ``client``: a connection that is kept open, and reconnected when it is lost.
 - ``header``: reads a request's header fields.
 - ``budgets``: limits the memory that all connections of a port use together.

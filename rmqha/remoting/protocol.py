@@ -40,6 +40,7 @@ from rmqha.events import Event
 from rmqha.ha.admission.limits import ConnectRates
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.remoting.networks import network_of
+from rmqha.remoting.rights import ALL_RIGHTS, Rights
 from rmqha.remoting.turns import COST_OF_LONG_REQUEST, Pace, Turns
 from rmqha.sending import send_at_once
 from rmqha.tls.gate import looks_like_tls
@@ -239,6 +240,8 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._budget = PortBudget(clock) if budget is None else budget
         self.turns = Turns(clock) if turns is None else turns
         """Gives turns to long work."""
+        self.rights: Rights = ALL_RIGHTS
+        """What the peer may do, by the account of its latest request."""
         self._sign: Sign | None = None
         self._opaque = count(1)
         self._calls: dict[int, Deferred[RemotingCommand]] = {}

@@ -57,6 +57,7 @@ from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication, RightToLead
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
+from rmqha.wire.record import BLANK_HEADER, Record, RecordError, peek_size
 from rmqha.wire.scan import Scan
 
 ABORT_FILE = "abort"
@@ -64,6 +65,7 @@ CHECKPOINT_FILE = "checkpoint"
 LOCK_FILE = "lock"
 CUT_FOLDER = "cut"
 """Below ``rmqha``: what recovery cut and repairs replaced."""
+MAX_RECORDS_WALKED = 4096
 LAST_DISPATCH_SECONDS = 5.0
 """How long queues may catch up with the log when a store closes. The next start dispatches the rest."""
 
@@ -449,6 +451,24 @@ class MessageStore:
     def vouched(self) -> tuple[int, int]:
         """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
         return self.derived.dispatcher.vouched()
+
+    def has_record(self, record: Record) -> bool:
+        """Whether a record that was read at an offset is one of the log, and not inside the body of another.
+
+        False if very many messages before it are not dispatched yet. Raises OSError.
+        """
+        at = self.derived.dispatcher.reput_offset
+        if record.physical_offset < at:
+            return self.reader.is_in_queue(record)
+        for _ in range(MAX_RECORDS_WALKED):
+            head = self.commit_log.select(at, BLANK_HEADER.size) if at < record.physical_offset else None
+            if head is None:
+                break
+            try:
+                at += peek_size(head, 0, len(head))[0]
+            except RecordError:
+                return False
+        return at == record.physical_offset
 
     def put_message(self, message: Message) -> Deferred[PutMessageResult]:
         """Store one message. Fires when it is stored, flushed and replicated as the settings and the message ask."""

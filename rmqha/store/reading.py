@@ -15,6 +15,7 @@ from rmqha.store.derived.index import KeyIndex
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.readlimit import ReadLimit
+from rmqha.wire.mixedtopics import is_internal
 from rmqha.wire.record import (
     BLANK_HEADER,
     Blank,
@@ -335,6 +336,23 @@ class MessageReader:
         """
         found = self._message_at(physical_offset)
         return None if found is None else found[0]
+
+    def delivered_at(self, physical_offset: int) -> Record | None:
+        """The message that starts at a physical offset, if a consumer can have got it. Raises OSError.
+
+        So it is in its queue, confirmed if reads have a limit, and of a topic that consumers read. What looks like a
+        record inside the body of another message is in no queue.
+        """
+        record = self.message_at(physical_offset)
+        if record is None or is_internal(record.topic) or not self._is_confirmed(record):
+            return None
+        return record if self.is_in_queue(record) else None
+
+    def is_in_queue(self, record: Record) -> bool:
+        """Whether the queue that a record names leads to this record. Raises OSError."""
+        queue = self._queues.get(record.topic, record.queue_id)
+        unit = None if queue is None else queue.unit(record.queue_offset)
+        return unit is not None and unit.physical_offset == record.physical_offset
 
     def message_in(self, queue: ConsumeQueue, offset: int) -> Record | None:
         """The same for the message at an offset of a queue."""

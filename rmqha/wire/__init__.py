@@ -10,6 +10,7 @@ In reading order. The log:
 - ``delay``: delay levels.
 - ``timers``: timer messages of RocketMQ 5.
 - ``topics``: names of topics that brokers and clients make.
+- ``mixedtopics``: those in which messages of many topics lie.
 
 The network:
 

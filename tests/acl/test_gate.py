@@ -16,6 +16,7 @@ from rmqha.acl.patience import FREE_TRIES, MAX_WAIT_SECONDS, REFUSALS_PER_SECOND
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.remoting.protocol import Answer, Answers, RemotingProtocol, Together
+from rmqha.remoting.rights import Rights
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode
 from tests.ha.doubles import LineTransport, log_lines
 from tests.remoting.test_protocol import ECHO, PROCESSORS, commands_in, frame
@@ -26,6 +27,7 @@ APP, LATER = Credentials("rocketmq-app", "app-secret"), Credentials("rocketmq-ne
 GUESS = Credentials(APP.access_key, "a-guess")
 TURN = 1 / REFUSALS_PER_SECOND + 1e-6
 MUST_BE_ADMIN = RequestCode.UPDATE_BROKER_CONFIG
+FREE_CODE = RequestCode.UNREGISTER_CLIENT
 
 
 def file_of(*accounts: Credentials) -> str:
@@ -54,7 +56,9 @@ class GateTestCase(SynchronousTestCase):
 
     def connect_from(self, host: str) -> LineTransport:
         """A new connection from this host."""
-        protocol = RemotingProtocol(self.gate.guard({**PROCESSORS, MUST_BE_ADMIN: PROCESSORS[ECHO]}), self.clock)
+        protocol = RemotingProtocol(
+            self.gate.guard({**PROCESSORS, **dict.fromkeys((MUST_BE_ADMIN, FREE_CODE), PROCESSORS[ECHO])}), self.clock
+        )
         line = LineTransport(self.clock)
         line.peerAddr = IPv4Address("TCP", host, 1)
         line.attach(protocol)
@@ -268,6 +272,70 @@ class ReloadTests(GateTestCase):
         (self.folder / "acl" / "tools.yml").write_text("accessKey: rocketmq-app\n")
         self.later()
         self.assertEqual(self.gate.warnings, [])
+
+
+class RightsTests(GateTestCase):
+    """What processors, and those who push to a client, ask about the account of a connection."""
+
+    def rights(self, line: LineTransport) -> Rights:
+        """Those of a connection."""
+        assert isinstance(line.protocol, RemotingProtocol)
+        return line.protocol.rights
+
+    def account(self, keys: Credentials, *perms: str) -> str:
+        """An account of plain_acl.yml with permissions for topics, and SUB for group G."""
+        topics = "".join(f"  - {each}\n" for each in perms)
+        return f"{file_of(keys).partition(chr(10))[2]}  topicPerms:\n{topics}  groupPerms:\n  - G=SUB\n"
+
+    def write(self, *accounts: str, white: str = "") -> None:
+        """Let the file have these accounts."""
+        addresses = f"globalWhiteRemoteAddresses:\n- {white}\n" if white else ""
+        self.plain.write_text(f"{addresses}accounts:\n{''.join(accounts)}")
+        self.later()
+
+    def test_they_are_those_of_the_account_that_signed_by_the_rules_of_the_moment(self) -> None:
+        self.write(self.account(APP, "TPub=PUB", "TSub=SUB"))
+        self.ask_free()
+        rights = self.rights(self.line)
+        self.assertEqual(rights.account, APP.access_key)
+        self.assertEqual([rights.may_send_to(topic) for topic in ("TPub", "TSub", "T")], [True, False, False])
+        self.assertEqual([rights.may_read(topic) for topic in ("TPub", "TSub", "%RETRY%G")], [False, True, True])
+        self.assertEqual([rights.may_consume_in(group) for group in ("G", "H")], [True, False])
+        self.write(self.account(APP, "TPub=SUB"))
+        self.assertEqual((rights.may_send_to("TPub"), rights.may_read("TPub")), (False, True))
+        self.write(self.account(LATER, "TPub=SUB"))
+        self.assertFalse(rights.may_read("TPub"), "the account is gone")
+
+    def ask_free(self, line: LineTransport | None = None, keys: Credentials = APP) -> Rights:
+        """The rights after a request that any account may send."""
+        line = line or self.line
+        fields = Signer(keys)({"clientID": "c"}, b"", OUR_VERSION)
+        line.deliver(frame(RemotingCommand(FREE_CODE, 1, ext_fields=fields)))
+        return self.rights(line)
+
+    def test_a_peer_that_need_not_sign_may_do_all(self) -> None:
+        self.write(self.account(APP, "TPub=PUB"), white="192.0.2.1")
+        rights = self.ask_free()
+        self.assertEqual((rights.account, rights.may_send_to("T"), rights.may_read("T")), (None, True, True))
+
+    def test_a_refused_request_changes_no_rights(self) -> None:
+        self.write(self.account(APP, "TPub=PUB"), self.account(LATER, "T=PUB"))
+        before = self.ask_free()
+        self.ask_free(keys=GUESS)
+        self.assertIs(self.rights(self.line), before)
+
+    def test_who_may_answer_shares_a_topic_with_who_asks(self) -> None:
+        boss = f"{self.account(LATER).partition('  topicPerms')[0]}  admin: true\n"
+        for sending, reading, may in (
+            (["T=PUB"], ["T=SUB"], True),
+            (["T=PUB|SUB"], ["T=PUB"], False),
+            (["T=PUB"], ["U=SUB"], False),
+        ):
+            self.write(self.account(APP, *sending), self.account(LATER, *reading))
+            asking, answering = self.ask_free(), self.ask_free(self.connect(), LATER)
+            self.assertEqual(answering.may_answer(asking), may, (sending, reading))
+        self.write(self.account(APP, "T=PUB"), boss)
+        self.assertTrue(answering.may_answer(asking))
 
 
 class StartTests(SynchronousTestCase):

@@ -94,7 +94,7 @@ class ReplyProcessor:
         client_id = message.properties.get(REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{REPLY_TO_CLIENT}] is null"
-        client = self._producers.of_client(client_id)
+        client = self._producers.of_client(client_id, connection.rights.may_answer)
         if client is None:
             return f"push reply message fail, channel of <{shown(client_id)}> not found."
         failed = f"push reply message to {shown(client_id)} fail."

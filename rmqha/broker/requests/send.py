@@ -439,8 +439,8 @@ class SendMessageProcessor:
         )
         if not retry.perm & PERM_WRITE:
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"the topic[{retry.topic_name}] sending is forbidden")
-        record = self._store.reader.message_at(offset)
-        if record is None:
+        record = self._store.reader.delivered_at(offset)
+        if record is None or not connection.rights.may_read(record.topic):  # nobody learns which of the two
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
         message = _back_from(record)
         is_dead = record.reconsume_times >= self._most_reconsume_times(request, "maxReconsumeTimes", group)

@@ -11,9 +11,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.logger import Logger
 
+from rmqha.acl.signing import SIGNING_FIELDS
 from rmqha.broker.requests.admin import MAX_QUEUES, by_queue, queue_key
 from rmqha.broker.tables.brokertables import BrokerTables
-from rmqha.broker.tables.clients import CLIENTS_AT_ONCE, ClientChannelInfo, ConsumerManager
+from rmqha.broker.tables.clients import CLIENTS_AT_ONCE, Allowed, ClientChannelInfo, ConsumerManager
 from rmqha.broker.tables.locks import MessageQueue
 from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
@@ -25,6 +26,7 @@ from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, R
 from rmqha.wire.fastjson import dumps_compact
 from rmqha.wire.offsettable import MESSAGE_QUEUE_TABLE, OFFSET_TABLE, reading_offsets
 from rmqha.wire.record import parse_msg_id
+from rmqha.wire.topics import DEAD_PREFIX, RETRY_PREFIX
 
 NEWEST = -1
 """As a time: each queue's end."""
@@ -173,16 +175,22 @@ class ToClientsProcessor:
 
     def _reset_clients(self, reset: Reset) -> list[ClientChannelInfo]:
         """The connected clients of the group. Raises RequestRefused if there are none, or one cannot do it."""
-        group = self._consumers.get(reset.group)
-        if group is None or not group.channels:
+        clients = self._clients(reset.group, reset.topic)
+        if not clients:
             raise RequestRefused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
                 f"Consumer not online, so can not reset offset, Group: {shown(reset.group)} "
                 f"Topic: {shown(reset.topic)} Timestamp: {reset.timestamp}",
             )
-        clients = list(group.channels.values())
         _check_versions(clients)
         return clients
+
+    def _clients(self, group: str, topic: str) -> list[ClientChannelInfo]:
+        """The connected clients of a group whose accounts may consume the topic in it."""
+        found = self._consumers.get(group)
+        allowed = Allowed(lambda rights: rights.may_consume_in(group) and rights.may_read(topic))
+        clients = () if found is None else found.channels.values()
+        return [client for client in clients if allowed[client.connection.rights]]
 
     def get_consumer_status(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """What each connected consumer of a group has consumed of a topic, or one consumer (``clientAddr`` is its id).
@@ -191,10 +199,9 @@ class ToClientsProcessor:
         """
         header = Header(request)
         topic, name, wanted = header.text("topic"), header.text("group"), header.text("clientAddr", "").strip()
-        group = self._consumers.get(name)
-        if group is None or not group.channels:
+        clients = self._clients(name, topic)
+        if not clients:
             raise refused(f"No Any Consumer online in the consumer group: [{shown(name)}]")
-        clients = list(group.channels.values())
         _check_versions(clients)
         asked = [client for client in clients if not wanted or client.client_id == wanted]
         return Deferred.fromCoroutine(
@@ -243,7 +250,7 @@ class ToClientsProcessor:
 
     def get_consumer_running_info(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
         """What a connected consumer says about itself: its settings, queues, rates and, if wanted, its threads."""
-        return self._passed_on(request, dict(request.ext_fields), b"")
+        return self._passed_on(request, self._client(request), {}, b"")
 
     def consume_message_directly(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Let a connected consumer handle one stored message now. Answers what its handler said."""
@@ -251,13 +258,25 @@ class ToClientsProcessor:
             _host, offset = parse_msg_id(Header(request).text("msgId"))
         except ValueError as error:
             raise refused(f"the message id is invalid: {error}") from error
-        record = self._store.reader.record_at(offset)
-        if record is None:
+        data = self._store.reader.record_at(offset)
+        record = self._store.reader.message_at(offset)
+        if data is None or record is None:
             raise refused(f"can not find message by the offset, {offset}")
-        return self._passed_on(request, {**request.ext_fields, "brokerName": self._broker_name}, record)
+        group, client = Header(request).text("consumerGroup"), self._client(request)
+        is_of_group = record.topic in (f"{RETRY_PREFIX}{group}", f"{DEAD_PREFIX}{group}")
+        if not is_of_group and not client.connection.rights.may_read(record.topic):
+            raise refused(f"the account of consumer <{shown(client.client_id)}> may not read topic {record.topic}")
+        return self._passed_on(request, client, {"brokerName": self._broker_name}, data)
 
-    def _passed_on(self, request: RemotingCommand, fields: Mapping[str, str], body: bytes) -> Deferred[RemotingCommand]:
-        """The answer of the consumer that the request names. Raises RequestRefused if it is not connected."""
+    def _passed_on(
+        self, request: RemotingCommand, client: ClientChannelInfo, fields: Mapping[str, str], body: bytes
+    ) -> Deferred[RemotingCommand]:
+        """What a consumer answers. It does not get the signature of who asks, which it could use for itself."""
+        asked = {name: text for name, text in request.ext_fields.items() if name not in SIGNING_FIELDS}
+        return Deferred.fromCoroutine(_answer_of(client, request.code, {**asked, **fields}, body))
+
+    def _client(self, request: RemotingCommand) -> ClientChannelInfo:
+        """The consumer that a request names. Raises RequestRefused if it is not connected."""
         header = Header(request)
         group, client_id = header.text("consumerGroup"), header.text("clientId", "")
         client = self._consumers.find_client(group, client_id)
@@ -268,7 +287,7 @@ class ToClientsProcessor:
                 f"The Consumer <{shown(client_id)}> Version <{client.version}> too low to finish, "
                 "please upgrade it to V3_1_8_SNAPSHOT"
             )
-        return Deferred.fromCoroutine(_answer_of(client, request.code, fields, body))
+        return client
 
 
 async def _answer_of(client: ClientChannelInfo, code: int, fields: Mapping[str, str], body: bytes) -> RemotingCommand:

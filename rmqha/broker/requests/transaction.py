@@ -31,6 +31,7 @@ from rmqha.broker.tables.clients import ProducerManager
 from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.remoting.rights import Rights
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.message import AppendMessageResult, Message, PutMessageResult, put_again
@@ -330,7 +331,7 @@ class TransactionalMessageService(PeriodicService):
         except ValueError as error:
             raise refused(f"the message id is invalid: {error}") from error
         record = self._store.reader.message_at(offset)
-        if record is None or record.topic != TRANS_CHECK_MAX_TIME_TOPIC:
+        if record is None or record.topic != TRANS_CHECK_MAX_TIME_TOPIC or not self._store.has_record(record):
             raise refused(f"{shown(msg_id)} is not in {TRANS_CHECK_MAX_TIME_TOPIC}: it was not given up")
         host, port = connection.peer_host
         self._log.warn(
@@ -350,10 +351,10 @@ class TransactionalMessageService(PeriodicService):
         header = Header(request)
         end = header.integer("commitOrRollback")
         if end == TRANSACTION_COMMIT_TYPE:
-            half = self._half_message(header)
+            half = self._half_message(header, connection.rights)
             return self._store.put_message(committed_message(half)).addCallback(self._committed, half)
         if end == TRANSACTION_ROLLBACK_TYPE:
-            return self._put_operation(self._half_message(header)).addCallback(_answer)
+            return self._put_operation(self._half_message(header, connection.rights)).addCallback(_answer)
         host, port = connection.peer_host
         self._log.info(
             "{client} does not know the end of the transaction at {offset} yet",
@@ -363,12 +364,14 @@ class TransactionalMessageService(PeriodicService):
         )
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _half_message(self, header: Header) -> HalfMessage:
-        """The half message that a request names. Raises RequestRefused, OSError."""
+    def _half_message(self, header: Header, rights: Rights) -> HalfMessage:
+        """The half message that a request names, if it is the sender's to end. Raises RequestRefused, OSError."""
         record = self._store.reader.message_at(header.integer("commitLogOffset"))
-        if record is None or record.topic != HALF_TOPIC:
+        is_half = record is not None and record.topic == HALF_TOPIC and self._store.has_record(record)
+        half = HalfMessage.from_record(record) if record is not None and is_half else None
+        if half is None or not self._may_decide(half, rights):  # nobody learns which of the two
             raise refused("Find prepared transaction message failed")
-        half = HalfMessage.from_record(record)
+        record = half.record
         if half.producer_group != header.text("producerGroup"):
             raise refused("The producer group wrong")
         if record.queue_offset != header.integer("tranStateTableOffset"):
@@ -376,6 +379,16 @@ class TransactionalMessageService(PeriodicService):
         if not half.has_destination:
             raise refused("the half message has no valid destination")
         return half
+
+    def _may_decide(self, half: HalfMessage, rights: Rights) -> bool:
+        """Whether an account may know a half message, and end it.
+
+        It may send to its topic. While the producer that sent it is connected, it is also that one's account.
+        """
+        if not rights.may_send_to(half.real_topic):
+            return False
+        sender = None if rights.account is None else self._producers.account_at(half.record.born_host)
+        return sender is None or sender == rights.account
 
     def _committed(self, result: PutMessageResult, half: HalfMessage) -> RemotingCommand | Deferred[RemotingCommand]:
         if not result.is_stored:
@@ -535,7 +548,7 @@ class TransactionalMessageService(PeriodicService):
 
     def _ask_producer(self, half: HalfMessage, message: Message, appended: AppendMessageResult) -> None:
         """Ask a producer of the group for the end of the half message that was put again."""
-        connection = self._producers.available(half.producer_group)
+        connection = self._producers.available(half.producer_group, lambda rights: self._may_decide(half, rights))
         if connection is None:
             self._log.warn(
                 "no producer of group {group} is connected that could be asked about {msg_id}",

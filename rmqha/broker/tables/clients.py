@@ -21,6 +21,7 @@ from rmqha.broker.tables.topics import UNIT_SUB_FLAG, TopicConfigManager, topic_
 from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.remoting.rights import Rights
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.steps import Steps, at_once
@@ -30,6 +31,7 @@ from rmqha.wire.fastjson import dumps_compact, loads_request
 from rmqha.wire.heartbeat import ConsumeFromWhere as ConsumeFromWhere
 from rmqha.wire.heartbeat import ConsumeType as ConsumeType
 from rmqha.wire.heartbeat import MessageModel as MessageModel
+from rmqha.wire.record import Host
 from rmqha.wire.subscription import MAX_EXPRESSION_CHARS, SubscriptionData
 from rmqha.wire.topics import RETRY_PREFIX
 
@@ -143,6 +145,10 @@ class ClientChannelInfo:
     version: int
     last_heartbeat: float
 
+    def may_consume_in(self, group: str) -> bool:
+        """Whether its account may be a consumer of the group now. Its heartbeat only says that it is one."""
+        return self.connection.rights.may_consume_in(group)
+
     def to_json(self) -> dict[str, Any]:
         """A Connection in Java's form and order."""
         host, port = self.connection.peer_host
@@ -155,6 +161,18 @@ class ClientChannelInfo:
 
 
 Channels = dict[RemotingProtocol, ClientChannelInfo]
+
+
+class Allowed(dict[Rights, bool]):
+    """Asks about each account once: very many connections of one may be in a group."""
+
+    def __init__(self, may: Callable[[Rights], bool]) -> None:
+        super().__init__()
+        self._may = may
+
+    def __missing__(self, rights: Rights) -> bool:
+        found = self[rights] = self._may(rights)
+        return found
 
 
 class Memberships:
@@ -187,6 +205,10 @@ class Memberships:
             if not groups:
                 del self._groups[connection]
 
+    def has(self, connection: RemotingProtocol) -> bool:
+        """Whether the connection is in any group."""
+        return connection in self._groups
+
     def of(self, connection: RemotingProtocol) -> list[str]:
         """The groups that the connection is in."""
         return list(self._groups.get(connection, ()))
@@ -199,6 +221,7 @@ class ProducerManager:
         self._groups: dict[str, Channels] = {}
         self._memberships = Memberships()
         self._by_id: dict[str, dict[RemotingProtocol, int]] = {}
+        self._by_host: dict[Host, RemotingProtocol] = {}
         self._turns = 0
 
     @property
@@ -219,6 +242,7 @@ class ProducerManager:
         if known is None or known.client_id != client.client_id:
             if known is not None:
                 self._forget_id(known)
+            self._by_host[Host.parse(*client.connection.peer_host)] = client.connection
             connections = self._by_id.setdefault(client.client_id, {})
             connections[client.connection] = connections.get(client.connection, 0) + 1
 
@@ -231,10 +255,16 @@ class ProducerManager:
             if not connections:
                 del self._by_id[client.client_id]
 
-    def of_client(self, client_id: str) -> RemotingProtocol | None:
-        """The newest open connection of a client; None if it has none."""
+    def of_client(self, client_id: str, may: Callable[[Rights], bool]) -> RemotingProtocol | None:
+        """The newest open connection with such rights that names itself so; None if there is none."""
+        allowed = Allowed(may)
         connections = self._by_id.get(client_id, {})
-        return next((each for each in reversed(connections) if each.is_open), None)
+        return next((each for each in reversed(connections) if each.is_open and allowed[each.rights]), None)
+
+    def account_at(self, host: Host) -> str | None:
+        """The account of the producer that is connected from this address; None without one, or if it need not sign."""
+        connection = self._by_host.get(host)
+        return None if connection is None or not connection.is_open else connection.rights.account
 
     def unregister(self, group: str, connection: RemotingProtocol) -> None:
         """Remove the client on this connection from the group, if it is in it."""
@@ -243,6 +273,10 @@ class ProducerManager:
         if client is not None:
             self._forget_id(client)
         self._memberships.leave(connection, group)
+        if not self._memberships.has(connection):
+            host = Host.parse(*connection.peer_host)
+            if self._by_host.get(host) is connection:
+                del self._by_host[host]
         if not channels:
             self._groups.pop(group, None)
 
@@ -253,13 +287,14 @@ class ProducerManager:
             if count % GROUPS_AT_ONCE == 0:
                 yield
 
-    def available(self, group: str) -> RemotingProtocol | None:
-        """An open connection of the group, a different one for each call; None if it has no open connection."""
+    def available(self, group: str, may: Callable[[Rights], bool]) -> RemotingProtocol | None:
+        """An open connection of the group with such rights, a different one for each call; None if it has none."""
         connections = self._groups.get(group, {})
         self._turns += 1
         first = self._turns % len(connections) if connections else 0
         candidates = chain(islice(connections, first, None), islice(connections, first))
-        return next((connection for connection in candidates if connection.is_open), None)
+        allowed = Allowed(may)
+        return next((each for each in candidates if each.is_open and allowed[each.rights]), None)
 
     @property
     def groups(self) -> Mapping[str, Channels]:
@@ -356,10 +391,10 @@ class ConsumerManager:
         return self._groups.get(group)
 
     def find_client(self, group: str, client_id: str) -> ClientChannelInfo | None:
-        """The client with this id in a group; None if it is not connected."""
+        """The client with this id in a group; None if it is not connected, or its account may not consume there."""
         found = self._groups.get(group)
         clients = () if found is None else found.channels.values()
-        return next((client for client in clients if client.client_id == client_id), None)
+        return next((one for one in clients if one.client_id == client_id and one.may_consume_in(group)), None)
 
     @property
     def groups(self) -> Mapping[str, ConsumerGroupInfo]:
@@ -438,7 +473,8 @@ class ConsumerManager:
 
     @staticmethod
     def _push(name: str, connections: Iterable[RemotingProtocol]) -> None:
-        for connection in list(connections):
+        allowed = Allowed(lambda rights: rights.may_consume_in(name))
+        for connection in [each for each in connections if allowed[each.rights]]:
             connection.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
 
     def all_clients(self) -> Iterator[ClientChannelInfo]:

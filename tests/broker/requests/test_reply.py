@@ -10,6 +10,7 @@ from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import parse_properties
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS
+from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, Client
 from tests.broker.requests.test_send import BORN_MS, IN_EVERY_ANSWER, STORE_HOST, SendTestCase
 from tests.broker.tables.test_clients import heartbeat_body
@@ -191,25 +192,48 @@ class ReplyTests(ReplyTestCase):
         self.assertEqual(self.pushed(), [])
 
 
+class AccountTests(ReplyTestCase):
+    """With accounts a client gets answers of those who can have had its question."""
+
+    def test_who_cannot_have_had_a_question_answers_none(self) -> None:
+        self.asker.protocol.rights = Granted("asker", sends={"Asked"})
+        self.peer.protocol.rights = Granted("stranger", reads={"T"})
+        answers = self.reply()
+        self.assertEqual(len(answers), 1)
+        self.assert_refused(answers, ResponseCode.SYSTEM_ERROR, "channel of <asker> not found.")
+        self.assertEqual(self.pushed(), [])
+        self.peer.protocol.rights = Granted("replier", reads={"Asked"})
+        self.reply()
+        self.assertEqual(len(self.pushed()), 1)
+
+    def test_who_calls_itself_by_the_name_of_another_gets_no_answer_of_that_one(self) -> None:
+        self.asker.protocol.rights = Granted("asker", sends={"Asked"})
+        thief = self.join("asker")
+        thief.protocol.rights = Granted("stranger", sends={"T"})
+        self.peer.protocol.rights = Granted("replier", reads={"Asked"})
+        self.reply()
+        self.assertEqual((len(self.pushed(thief)), len(self.pushed())), (0, 1))
+
+
 class ClientIdTests(ReplyTestCase):
     """Which connection a client has."""
 
     def test_a_client_is_forgotten_with_its_last_group(self) -> None:
         for group in ("PG", "PG2"):
-            self.assertIsNotNone(self.producers.of_client("asker"))
+            self.assertIsNotNone(self.producers.of_client("asker", lambda _: True))
             self.asker.ask(RequestCode.UNREGISTER_CLIENT, clientID="asker", producerGroup=group)
-        self.assertIsNone(self.producers.of_client("asker"))
+        self.assertIsNone(self.producers.of_client("asker", lambda _: True))
 
     def test_a_client_that_changes_its_id(self) -> None:
         body = heartbeat_body(client_id="other", producers=("PG", "PG2"))
         self.asker.ask(RequestCode.HEART_BEAT, body)
-        self.assertIsNone(self.producers.of_client("asker"))
-        self.assertIs(self.producers.of_client("other"), self.asker.protocol)
+        self.assertIsNone(self.producers.of_client("asker", lambda _: True))
+        self.assertIs(self.producers.of_client("other", lambda _: True), self.asker.protocol)
 
     def test_a_heartbeat_again_changes_nothing(self) -> None:
         for _ in range(3):
             self.asker.ask(RequestCode.HEART_BEAT, heartbeat_body(client_id="asker", producers=("PG", "PG2")))
         self.asker.line.lose()
         self.clock.advance(0)
-        self.assertIsNone(self.producers.of_client("asker"))
+        self.assertIsNone(self.producers.of_client("asker", lambda _: True))
         self.assertEqual(self.producers._by_id, {})

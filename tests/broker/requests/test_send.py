@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute, succeed
 
+from rmqha.broker.background.schedule import delivered_message
 from rmqha.broker.requests.recall import RecallProcessor
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
 from rmqha.broker.requests.stamps import Stamps
@@ -20,13 +21,16 @@ from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig, TopicFilterType
+from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
-from rmqha.wire.record import COMPRESSED_FLAG, TRANSACTION_PREPARED_TYPE, Host, Record, parse_msg_id
+from rmqha.wire.record import COMPRESSED_FLAG, TRANSACTION_PREPARED_TYPE, Host, Record, encode_record, parse_msg_id
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
 from rmqha.wire.timers import TIMER_TOPIC
+from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC
 from tests import examples
+from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
 from tests.ha.doubles import PEER
 from tests.remoting.test_protocol import commands_in, frame
@@ -36,6 +40,8 @@ BORN_HOST = Host(bytes((192, 0, 2, 7)), PEER.port)
 BORN_MS = NOW_MS - 20
 IN_EVERY_ANSWER = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 MULTI_TAGS = 2
+BEFORE_BODY_BYTES = 88
+"""Of a record, if both hosts are IPv4 addresses."""
 STORED = {
     PutMessageStatus.PUT_OK: 0,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: 10,
@@ -747,6 +753,7 @@ class SendBackTests(SendTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.record = self.stored(self.send(properties={"TAGS": "A", "KEYS": "k"}, flag=3))
+        self.dispatch()
 
     def give_back(self, record: Record | None = None, **fields: int | None) -> RemotingCommand:
         offset = (record or self.record).physical_offset
@@ -761,10 +768,18 @@ class SendBackTests(SendTestCase):
         assert record is not None
         return record
 
-    def come_back(self, **fields: int | None) -> Record:
+    def come_back(self, record: Record | None = None, **fields: int | None) -> Record:
         """Give it back, and see what is stored."""
-        answer = self.give_back(None, **fields)
+        answer = self.give_back(record, **fields)
         self.assertEqual((answer.code, answer.remark), (0, None))
+        return self.last()
+
+    def consumed_again(self) -> Record:
+        """The newest message, which waits, as the group gets it from its retry topic."""
+        message = delivered_message(self.last())
+        assert message is not None
+        self.successResultOf(self.store.put_message(message))
+        self.dispatch()
         return self.last()
 
     def test_it_waits_for_its_next_try(self) -> None:
@@ -787,9 +802,7 @@ class SendBackTests(SendTestCase):
 
     def test_it_waits_longer_each_time(self) -> None:
         levels = [self.come_back().queue_id + 1]
-        for _ in range(3):
-            self.assertEqual(self.give_back(self.last()).code, 0)
-            levels.append(self.last().queue_id + 1)
+        levels += [self.come_back(self.consumed_again()).queue_id + 1 for _ in range(3)]
         self.assertEqual((levels, self.last().reconsume_times), ([3, 4, 5, 6], 4))
         self.assertEqual(self.last().properties["ORIGIN_MESSAGE_ID"], self.record.msg_id)
         self.assertEqual(self.last().properties["RETRY_TOPIC"], "T")
@@ -818,9 +831,8 @@ class SendBackTests(SendTestCase):
 
     def test_after_the_last_try_it_is_a_dead_letter(self) -> None:
         self.come_back(maxReconsumeTimes=1)
-        dead = self.give_back(self.last(), maxReconsumeTimes=1)
-        self.assertEqual((dead.code, self.last().topic, self.last().queue_id), (0, "%DLQ%G", 0))
-        self.assertEqual(self.last().reconsume_times, 2)
+        dead = self.come_back(self.consumed_again(), maxReconsumeTimes=1)
+        self.assertEqual((dead.topic, dead.queue_id, dead.reconsume_times), ("%DLQ%G", 0, 2))
 
     def test_the_consumer_may_want_it_to_be_one_at_once(self) -> None:
         self.assertEqual(self.come_back(delayLevel=-1).topic, "%DLQ%G")
@@ -836,6 +848,42 @@ class SendBackTests(SendTestCase):
     def test_a_message_that_is_not_there_is_refused(self) -> None:
         missing = self.give_back(offset=self.record.physical_offset + 1)
         self.assert_refused([missing], ResponseCode.SYSTEM_ERROR, "look message by offset failed")
+
+    def test_only_what_a_consumer_can_have_got_comes_back(self) -> None:
+        """Whatever the request says of its topic: an offset may be that of any record, or of none."""
+        waiting = self.come_back()
+        hidden = [
+            waiting,
+            *self.put(b"half", topic=HALF_TOPIC, REAL_TOPIC="T", REAL_QID="0"),
+            *self.put(b"operation", topic=OPERATION_TOPIC),
+            *self.put(b"timer", topic=TIMER_TOPIC),
+            *self.put(b"pop", topic="rmq_sys_REVIVE_LOG_DefaultCluster"),
+        ]
+        for record in hidden:
+            self.assert_refused([self.give_back(record)], ResponseCode.SYSTEM_ERROR, "look message by offset failed")
+
+    def test_what_looks_like_a_record_in_a_body_does_not_come_back(self) -> None:
+        at = self.store.commit_log.max_offset + BEFORE_BODY_BYTES
+        self.put(encode_record(replace(self.record, physical_offset=at)))
+        self.assertEqual(getattr(self.store.reader.message_at(at), "topic", None), "T")
+        self.assert_refused([self.give_back(offset=at)], ResponseCode.SYSTEM_ERROR, "look message by offset failed")
+
+    def test_a_message_that_is_not_confirmed_does_not_come_back(self) -> None:
+        limit = ReadLimit(self.clock, 0)
+        with patch.object(self.store.reader, "limit", limit):
+            self.assert_refused([self.give_back()], ResponseCode.SYSTEM_ERROR, "look message by offset failed")
+        self.assertEqual(self.give_back().code, 0)
+
+    def test_an_account_gives_back_what_it_may_read(self) -> None:
+        rights = self.peer.protocol.rights = Granted(reads={"T", "%RETRY%G"})
+        self.come_back()
+        again = self.consumed_again()
+        self.assertEqual(self.come_back(again).topic, "SCHEDULE_TOPIC_XXXX")
+        rights.reads = {"%RETRY%G"}
+        self.assert_refused([self.give_back()], ResponseCode.SYSTEM_ERROR, "look message by offset failed")
+        self.assertEqual(self.give_back(again).code, 0)
+        rights.reads = {"T"}
+        self.assert_refused([self.give_back(again)], ResponseCode.SYSTEM_ERROR, "look message by offset failed")
 
     def test_an_unknown_group_may_be_refused(self) -> None:
         self.serve(autoCreateSubscriptionGroup="false")

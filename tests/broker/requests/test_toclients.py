@@ -16,6 +16,7 @@ from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.offsettable import OFFSET_TABLE, reading_offsets
 from tests import examples
+from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, any_header
 from tests.broker.tables.test_clients import consumer, heartbeat_body
 from tests.remoting.test_protocol import frame
@@ -316,3 +317,60 @@ class PassedOnTests(ToClientsTestCase):
         client.line.lose()
         self.carry()
         self.assertIn("the connection is gone", self.told().remark or "")
+
+
+class AccountTests(ToClientsTestCase):
+    """With accounts the account of a client's connection decides what it is sent, not its heartbeat."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.consume(9, 9)
+        self.own, self.other = self.join("own"), self.join("other")
+        self.own.protocol.rights = Granted("own", reads={"T", "%RETRY%G"})
+        self.other.protocol.rights = Granted("other", reads={"U"})
+        for client in (self.own, self.other):
+            client.answers()
+
+    def told(self) -> RemotingCommand:
+        self.carry()
+        (answer,) = self.tool.answers()
+        return answer
+
+    def test_resets_and_questions_for_offsets_go_to_those_who_may_consume(self) -> None:
+        self.reset(self.stored[0])
+        self.assertEqual([each.code for each in self.own.answers()], [TOLD])
+        self.tool.send(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, {"topic": "T", "group": "G"})
+        self.carry()
+        self.assertEqual([each.code for each in self.own.answers()], [RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT])
+        self.assertEqual(self.other.answers(), [])
+
+    def test_a_message_to_handle_goes_to_who_may_read_its_topic(self) -> None:
+        (secret,), (retried,), (own,) = (self.put(b"x", topic=topic) for topic in ("Secret", "%DLQ%G", "T"))
+        for record, client_id, gets in (
+            (own, "own", True),
+            (retried, "own", True),
+            (secret, "own", False),
+            (own, "other", False),
+        ):
+            fields = {"consumerGroup": "G", "clientId": client_id, "msgId": record.msg_id}
+            self.tool.send(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields)
+            self.carry()
+            asked = self.own.answers()
+            self.assertEqual(([each.body[-1:] for each in asked] != [], self.other.answers()), (gets, []), record.topic)
+            if not gets:
+                self.assertEqual(self.told().code, ResponseCode.SYSTEM_ERROR)
+
+    def test_nobody_looks_into_a_client_that_may_not_be_in_the_group(self) -> None:
+        fields = {"consumerGroup": "G", "clientId": "other", "jstackEnable": "true"}
+        self.tool.send(RequestCode.GET_CONSUMER_RUNNING_INFO, fields)
+        self.assertIn("not online", self.told().remark or "")
+        self.assertEqual(self.other.answers(), [])
+
+    def test_a_client_does_not_get_the_signature_of_who_asks(self) -> None:
+        """ACL 1.0 signs values: with these a client could ask for something else, as an administrator."""
+        signature = {"AccessKey": "administrator", "Signature": "c2lnbmVk", "SecurityToken": "t"}
+        asked = {"consumerGroup": "G", "clientId": "own", "jstackEnable": "true"}
+        self.tool.send(RequestCode.GET_CONSUMER_RUNNING_INFO, {**asked, **signature})
+        self.carry()
+        (passed,) = self.own.answers()
+        self.assertEqual(dict(passed.ext_fields), asked)

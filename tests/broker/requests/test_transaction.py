@@ -4,6 +4,7 @@ import base64
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, execute
 
 from rmqha.broker.requests import transaction
@@ -26,14 +28,16 @@ from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, 
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.remoting.rights import Rights
 from rmqha.settings import make_settings
 from rmqha.store.message import Message, PutMessageStatus
 from rmqha.store.metadata import ConsumerOffsetTable, TopicConfig
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
-from rmqha.wire.record import MAX_PROPERTIES_BYTES, Host, Record, decode_record, record_as_json
+from rmqha.wire.record import MAX_PROPERTIES_BYTES, Host, Record, decode_record, encode_record, record_as_json
 from rmqha.wire.topics import TRANSACTION_GROUP
 from tests import examples
+from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
 from tests.fixtures import expected
 from tests.ha.doubles import log_lines
@@ -45,6 +49,8 @@ UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
 BORN_HOST = Host.parse("192.0.2.7", 40123)
 STORE_HOST = Host.parse("192.0.2.20", 10911)
 CHECK_SECONDS = 60
+BEFORE_BODY_BYTES = 88
+"""Of a record, if both hosts are IPv4 addresses."""
 
 
 class TransactionTestCase(BrokerStoreTestCase):
@@ -331,6 +337,92 @@ class EndTests(TransactionTestCase):
         slave = self.client(self.transactions.processors())
         for how in (COMMIT, ROLLBACK, UNKNOWN):
             self.assertEqual(self.end(half, how, slave).code, ResponseCode.SLAVE_NOT_AVAILABLE)
+
+
+class AccountTests(TransactionTestCase):
+    """With accounts the half message itself says who may end it, and who is asked about it."""
+
+    def connect_as(self, rights: Rights, port: int = 1) -> Client:
+        """A producer of group P with these rights. What it says of its group proves nothing."""
+        client = self.client({**self.clients_processors, **self.transactions.processors()})
+        client.line.peerAddr = IPv4Address("TCP", "192.0.2.7", port)
+        client.protocol.rights = rights
+        client.ask(RequestCode.HEART_BEAT, _heartbeat("P"))
+        return client
+
+    def test_only_who_may_send_to_its_topic_ends_it(self) -> None:
+        half = self.prepare()
+        other = self.connect_as(Granted("other", sends={"U", HALF}))
+        for how in (COMMIT, ROLLBACK):
+            self.assert_refused([self.end(half, how, other)], ResponseCode.SYSTEM_ERROR, "Find prepared transaction")
+        self.assertEqual((self.stored(OP), self.stored("T", 3)), ([], []))
+        own = self.connect_as(Granted("own", sends={"T"}))
+        self.assertEqual(self.end(half, COMMIT, own).code, ResponseCode.SUCCESS)
+
+    def test_who_may_not_learns_nothing_of_it(self) -> None:
+        """The answer is the one for an offset where nothing is."""
+        half = self.prepare()
+        other = self.connect_as(Granted("other", sends={"U"}))
+        nothing = self.end(half, COMMIT, other, commitLogOffset=half.physical_offset + 1)
+        for changed in ({}, {"producerGroup": "Q"}, {"tranStateTableOffset": 7}):
+            answer = self.end(half, COMMIT, other, **changed)
+            self.assertEqual((answer.code, answer.remark), (nothing.code, nothing.remark))
+
+    def test_while_the_producer_that_sent_it_is_connected_its_account_alone_ends_it(self) -> None:
+        both = {"T"}
+        own, other = (
+            self.connect_as(Granted("own", sends=both), BORN_HOST.port),
+            self.connect_as(Granted("other", sends=both), 2),
+        )
+        halves = [self.prepare(b"a"), self.prepare(b"b")]
+        self.assert_refused([self.end(halves[0], COMMIT, other)], ResponseCode.SYSTEM_ERROR, "Find prepared")
+        self.assertEqual(self.end(halves[0], COMMIT, own).code, ResponseCode.SUCCESS)
+        own.line.lose()
+        self.clock.advance(0)
+        self.assertEqual(self.end(halves[1], COMMIT, other).code, ResponseCode.SUCCESS, "another instance goes on")
+
+    def test_only_who_may_send_to_its_topic_is_asked_about_it(self) -> None:
+        """A check has the whole message. Any account can become a producer of the group by its heartbeat."""
+        self.start()
+        self.producer.line.lose()
+        own = self.connect_as(Granted("own", sends={"T"}), 1)
+        others = [self.connect_as(Granted(f"other-{number}", sends={"U"}), 2 + number) for number in range(3)]
+        half = self.prepare(b"secret")
+        self.dispatch()
+        for _ in range(4):
+            for client in (own, *others):
+                client.send(RequestCode.HEART_BEAT, {}, _heartbeat("P"))
+            self.clock.advance(CHECK_SECONDS)
+            self.dispatch()
+        asked = [[each for each in client.answers() if not each.is_response] for client in (own, *others)]
+        self.assertGreater(len(asked[0]), 1)
+        self.assertEqual(self.asked_about(asked[0][0]).body, half.body)
+        self.assertEqual(asked[1:], [[], [], []])
+
+    def test_a_half_message_inside_the_body_of_another_message_is_none(self) -> None:
+        """Its queue offset would end the transaction of somebody else."""
+        victim = self.prepare(b"victim")
+        for is_dispatched in (False, True):
+            at = self.store.commit_log.max_offset + BEFORE_BODY_BYTES
+            planted = replace(victim, physical_offset=at)
+            self.successResultOf(self.store.put_message(Message("T", encode_record(planted))))
+            if is_dispatched:
+                self.dispatch()
+            self.assertEqual(getattr(self.store.reader.message_at(at), "topic", None), HALF)
+            self.assert_refused([self.end(planted, ROLLBACK)], ResponseCode.SYSTEM_ERROR, "Find prepared transaction")
+        self.assertEqual(self.stored(OP), [])
+        self.assert_ends(victim, COMMIT)
+
+    def test_one_that_nobody_gave_up_is_not_taken_from_a_body_either(self) -> None:
+        (given_up,) = self.put(b"x", topic=GIVEN_UP, PGROUP="P", REAL_TOPIC="T", REAL_QID="0")
+        at = self.store.commit_log.max_offset + BEFORE_BODY_BYTES
+        planted = replace(given_up, physical_offset=at)
+        self.put(encode_record(planted))
+        answers = [
+            self.producer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=record.msg_id)
+            for record in (planted, given_up)
+        ]
+        self.assertEqual([answer.code for answer in answers], [ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS])
 
 
 class Replicas:

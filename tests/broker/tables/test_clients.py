@@ -30,6 +30,7 @@ from rmqha.settings import make_settings
 from rmqha.steps import at_once
 from rmqha.store.metadata import SubscriptionGroupConfig
 from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
+from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, Client
 from tests.ha.doubles import PEER_NAME, log_lines
 
@@ -289,6 +290,11 @@ class NotificationTests(ClientsTestCase):
         self.groups.update(SubscriptionGroupConfig("Q", notify_consumer_ids_changed_enable=False))
         self.assertEqual(self.heartbeat(self.first, consumer("Q", "T"), consumer("G", "T")), [])
 
+    def test_who_may_no_longer_consume_in_the_group_is_not_told(self) -> None:
+        self.first.protocol.rights = Granted(reads={"T"})
+        self.assertEqual(self.told(self.heartbeat(self.second, consumer("G", "T"), client_id="c2")), ["G"])
+        self.assertEqual(self.pushed(self.first), [])
+
     def test_a_broker_may_be_told_to_tell_nobody(self) -> None:
         self.serve(notifyConsumerIdsChangedEnable="false")
         self.assertEqual(self.heartbeat(self.connect(), consumer("G", "T")), [])
@@ -310,7 +316,9 @@ class ClosedConnectionTests(ClientsTestCase):
         client.line.lose()
         left = [name for name in names if self.producers.get(name) is not None]
         self.assertEqual(len(left), 2 * GROUPS_AT_ONCE)
-        self.assertIsNone(self.producers.available(left[0]), "it is closed: nobody is there to be asked")
+        self.assertIsNone(
+            self.producers.available(left[0], lambda _: True), "it is closed: nobody is there to be asked"
+        )
         self.clock.pump([0.0] * 10)
         self.assertEqual([name for name in names if self.producers.get(name) is not None], [])
 
@@ -464,13 +472,13 @@ class QuestionTests(ClientsTestCase):
         clients = [self.connect() for _ in range(3)]
         for client in clients:
             self.heartbeat(client, producers=("P",))
-        chosen = [self.producers.available("P") for _ in range(6)]
+        chosen = [self.producers.available("P", lambda _: True) for _ in range(6)]
         self.assertEqual({chosen.count(client.protocol) for client in clients}, {2})
         for client in clients[1:]:
             client.line.lose()
-        self.assertIs(self.producers.available("P"), clients[0].protocol)
+        self.assertIs(self.producers.available("P", lambda _: True), clients[0].protocol)
         clients[0].line.lose()
-        self.assertIsNone(self.producers.available("P"))
+        self.assertIsNone(self.producers.available("P", lambda _: True))
 
 
 class CheckClientConfigTests(ClientsTestCase):
