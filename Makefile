@@ -120,15 +120,9 @@ java-smoke: $(READY)  ## a few tests with each further version of ROCKETMQ_VERSI
 java-proof: $(READY)  ## tests/interop with each further version of ROCKETMQ_VERSIONS: brokers, name servers, clients, mqadmin
 	for version in $(ROCKETMQ_VERSIONS); do RMQHA_ROCKETMQ=$$version $(PYTEST) $(PARALLEL) -q $(JAVA_PROOF) || exit 1; done
 
-<<<<<<< HEAD
-java-release: $(READY)  ## builds a broker that is not on Maven Central, from a clone of apache/rocketmq: CHECKOUT=../rocketmq VERSION=4.9.8
-	$(BIN)/python -m tests.interop.build_release $(or $(CHECKOUT),$(error CHECKOUT names no clone of apache/rocketmq)) $(or $(VERSION),$(error VERSION names no release))
-
 clones: $(READY)  ## make test in fresh clones beside each other, in portions, with a file of results; CLONES='--clones 5 --seconds 1800'
 	$(BIN)/python -m tests.clones $(CLONES)
 
-=======
->>>>>>> wt-outside
 soak: $(READY)  ## the simulator, seed after seed until Ctrl-C; SOAK='--seeds 0..99999 --jobs 2' and the like
 	$(BIN)/python -m rmqha.testing.sim $(or $(SOAK),--seeds 0.. --jobs 2)
 
