@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from rmqha.pipeline.jobs.archive import archive_split, merge_archived
+from rmqha.pipeline.jobs.archive import archive_split, archived_columns, merge_archived
 from rmqha.pipeline.jobs.manifest import Archive, Manifest
 from rmqha.pipeline.jobs.tableformats import TableFormat, add_to_tables, begin_table
 from rmqha.pipeline.options import Options, parse_options
@@ -48,7 +48,7 @@ def measure(work: Path, versions: int) -> dict[TableFormat, list[Costs]]:
     order = list(TableFormat)
     for kind in order:
         (work / kind.value).mkdir()
-        begin_table(work / kind.value, kind)
+        begin_table(work / kind.value, kind, archived_columns(options))
     for split in splits:
         for kind in order:
             costs[kind].append(_version(Archive(work / kind.value), split, options))

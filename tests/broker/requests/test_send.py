@@ -824,7 +824,7 @@ class SendBackTests(SendTestCase):
         room = 2000 - self.stored(self.send(body=b"")).total_size - 24  # hosts of IPv6 would take 24 more
         self.record = self.stored(self.send(body=b"x" * room))
         for changed in ({}, {"delayLevel": -1}):
-            self.assertEqual(self.come_back(**changed).body, self.record.body)
+            self.assertEqual(self.come_back(None, **changed).body, self.record.body)
 
     def test_the_consumer_may_say_how_long(self) -> None:
         self.assertEqual(self.come_back(delayLevel=7).queue_id, 6)
