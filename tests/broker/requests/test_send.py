@@ -823,6 +823,7 @@ class SendBackTests(SendTestCase):
         self.serve(maxMessageSize="2000")
         room = 2000 - self.stored(self.send(body=b"")).total_size - 24  # hosts of IPv6 would take 24 more
         self.record = self.stored(self.send(body=b"x" * room))
+        self.dispatch()
         for changed in ({}, {"delayLevel": -1}):
             self.assertEqual(self.come_back(None, **changed).body, self.record.body)
 
