@@ -145,7 +145,7 @@ class WholeTests(RouteInfoTestCase):
                 self.assertEqual(self.topics(), {"Created", "Other"})
                 self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (False, VERSION))
 
-    def test_a_topic_that_is_deleted_ends_with_the_next_whole_registration_for_this_broker_only(self) -> None:
+    def test_a_deleted_topic_ends_with_the_next_whole_registration_of_its_broker(self) -> None:
         self.register(whole(self.OTHER, self.DELETED))
         self.register(master(self.DELETED, name="broker-b", address="10.0.0.3:10911"))
         self.register(whole(self.OTHER, version=self.NEWER))
@@ -197,7 +197,7 @@ class WholeTests(RouteInfoTestCase):
         self.routes.delete_topic("Other", "C")
         self.assertEqual(self.topics(), set())
 
-    def test_a_broker_that_registers_again_while_its_topics_are_being_forgotten_keeps_the_new_ones(self) -> None:
+    def test_a_broker_that_returns_while_its_topics_are_forgotten_keeps_the_new_ones(self) -> None:
         waiting: list[Steps[None]] = []
         self.routes = RouteInfoManager(self.clock.seconds, waiting.append)
         self.register(whole(self.OTHER, self.DELETED))
