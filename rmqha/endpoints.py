@@ -37,6 +37,11 @@ def _split_host_port(address: str) -> tuple[str, int] | None:
     return (host, int(port)) if host and ":" not in host else None
 
 
+def split_addresses(text: str) -> list[str]:
+    """The addresses of name servers as people write them: with semicolons between them."""
+    return [address.strip() for address in text.split(";") if address.strip()]
+
+
 def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> "CancellableEndpoint":
     """Make an endpoint from ``host:port`` or a Twisted client endpoint string. Raises ValueError.
 

@@ -1,7 +1,6 @@
 """The twistd plugin of the name server. See ``twistd -n rmqha-namesrv --help``."""
 
 import gc
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,18 +26,20 @@ from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.listening import HttpPort, ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
-from rmqha.ops.process import ProcessOptions, ProcessService, go_by_monotonic_time, leave, parse_port
+from rmqha.ops.process import ProcessService, go_by_monotonic_time, leave, parse_port
+from rmqha.ops.tlsoptions import TLS_CERTIFICATE, TLS_VERIFY, TLSOptions, secured
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
-from rmqha.settings import SettingsError
+from rmqha.rereading import reread_certificates
+from rmqha.settings import SettingsError, TlsMode, make_settings
 from rmqha.store.errors import StoreError
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import TLSSources
 from rmqha.web.namesrvweb import name_server_web
 
 
-class Options(ProcessOptions):
+class Options(TLSOptions):
     """What ``twistd rmqha-namesrv`` accepts. ``postOptions`` sets ``listen_port`` and ``folder``."""
 
     command = "rmqha-namesrv"
@@ -47,6 +48,15 @@ class Options(ProcessOptions):
     optParameters = [
         ["port", None, "9876", "port to listen on, 0 for any free port"],
         ["folder", None, "~/namesrv", "folder of kvConfig.json; created when it is needed"],
+        *TLS_CERTIFICATE,
+        ["tls-ca", None, None, "PEM file, or folder of .pem files: the authorities of --tls-verify-slaves"],
+        [
+            "set",
+            None,
+            None,
+            "tls.server.mode=permissive: also accept plain clients; disabled: only these; default with --tls-cert: "
+            "only TLS",
+        ],
         [
             "witness",
             None,
@@ -68,8 +78,11 @@ class Options(ProcessOptions):
         ["witness-tls-ca", None, None, "PEM file, or folder, with authorities: clients must show a certificate of one"],
     ]
 
+    optFlags = [TLS_VERIFY]
+
     listen_port: int
     folder: Path
+    tls_mode: TlsMode | None
     http: HttpPort | None
     witness: "WitnessPlan | None"
 
@@ -79,10 +92,21 @@ class Options(ProcessOptions):
             self.listen_port = parse_port("port", self["port"])
             self.folder = _folder(self["folder"])
             self.choice(LogFormat, "log-format")
+            self.tls_mode = self._tls_mode()
+            self.read_tls(self.tls_mode)
+            if self["tls-ca"] is not None and not self.verifies_peers:
+                raise SettingsError("--tls-ca has no effect: add --tls-verify-slaves")
             self.http = None if self["http-port"] is None else HttpPort.parse(self["http-port"])
             self.witness = self._witness()
         except (SettingsError, TLSError) as error:
             raise usage.UsageError(str(error)) from error
+
+    def _tls_mode(self) -> TlsMode | None:
+        """Raises SettingsError."""
+        others = sorted(self._overrides.keys() - {TLS_SERVER_MODE})
+        if others:
+            raise SettingsError(f"{others[0]} is not a setting of a name server: the only one is {TLS_SERVER_MODE}")
+        return make_settings(self._overrides).tls_server_mode
 
     def _witness(self) -> "WitnessPlan | None":
         """Raises SettingsError, TLSError."""
@@ -112,6 +136,7 @@ class Options(ProcessOptions):
         return TLSSources(certificate, key, authorities, authorities is not None, serves=True)
 
 
+TLS_SERVER_MODE = "tls.server.mode"
 WITNESS_OPTIONS = tuple(str(name) for name, *_ in Options.optParameters if str(name).startswith("witness-"))
 
 
@@ -198,7 +223,7 @@ class Witness:
         return ListeningService(endpoint, self.factory, "witness", security, failed)
 
     def reload(self) -> None:
-        """Read the certificates and the login again. What cannot be used stays as it was."""
+        """Read the login again. If it cannot be used, it stays as it was."""
         try:
             self._logins.renew(self._plan.read_login())
         except SettingsError as error:
@@ -207,21 +232,6 @@ class Witness:
                 event=Event.CREDENTIALS_NOT_REREAD,
                 reason=str(error),
             )
-        if self._plan.tls is not None:
-            try:
-                found = self._plan.tls.read(time.time())
-            except TLSError as error:
-                self._log.error(
-                    "SIGHUP: the certificates stay as they are: {reason}",
-                    event=Event.CERTIFICATES_NOT_REREAD,
-                    reason=str(error),
-                )
-                return
-            changed = [source.use(files) for source, files in found]
-            if any(changed):
-                self._log.info("SIGHUP: new connections use other certificates", event=Event.CERTIFICATES_CHANGED)
-            else:
-                self._log.info("SIGHUP: the certificates are the same as before", event=Event.CERTIFICATES_SAME)
 
 
 class NameServerProcess(ProcessService):
@@ -232,6 +242,7 @@ class NameServerProcess(ProcessService):
         ProcessService.__init__(self, reactor, partial(leave, reactor), options.observer(), manages_process=True)
         self._port = options.listen_port
         self._bind_address: str = options["bind"]
+        self._tls, self._tls_mode = options.tls, options.tls_mode
         self._http = options.http
         self._folder = options.folder
         self._witness_plan = options.witness
@@ -240,8 +251,8 @@ class NameServerProcess(ProcessService):
         self._witness_threads = ThreadPool(minthreads=0, maxthreads=1, name="rmqha-witness")
         self._name_server: NameServerService | None = None
 
-    def _run_in_thread(self, function: Callable[[], None]) -> Deferred[None]:
-        running: Deferred[None] = deferToThreadPool(self._reactor, self._threads, function)
+    def _run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
+        running: Deferred[Any] = deferToThreadPool(self._reactor, self._threads, function)
         return running
 
     def startService(self) -> None:
@@ -286,7 +297,9 @@ class NameServerProcess(ProcessService):
         name_server.setServiceParent(self)
         factory = RemotingFactory(name_server.processors(), clock, name_server_limits())
         endpoint = tcp_endpoint(self._reactor, self._port, self._bind_address)
-        ListeningService(endpoint, factory, "name server", "plain", self._cannot_listen).setServiceParent(self)
+        refused = SlaveCheck(clock).refused
+        endpoint, security = secured(endpoint, self._tls.server, self._tls_mode, clock, refused)
+        ListeningService(endpoint, factory, "name server", security, self._cannot_listen).setServiceParent(self)
         if self._witness_plan is not None:
             self._open_witness(self._witness_plan, clock)
         if self._http is not None:
@@ -318,9 +331,12 @@ class NameServerProcess(ProcessService):
         return running
 
     async def reload(self) -> None:
-        """SIGHUP also reads the witness's certificates and login again."""
+        """SIGHUP also reads all certificates and the witness's login again."""
         if self._witness is not None:
             self._witness.reload()
+        plan = self._witness_plan
+        sources = [self._tls] if plan is None or plan.tls is None else [self._tls, plan.tls]
+        await reread_certificates(sources, self._run_in_thread)
 
     def _cannot_listen(self, reason: str) -> None:
         self.stop_with(ExitCode.IO_ERROR, reason)

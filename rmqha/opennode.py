@@ -37,6 +37,7 @@ from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.process import MAX_FILES, Leave
 from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
 from rmqha.ops.terminalbar import Place
+from rmqha.ops.tlsoptions import secured
 from rmqha.remoting.asking import view_of_master
 from rmqha.remoting.budgets import PortBudget
 from rmqha.remoting.promising import PromiseProcessor
@@ -259,12 +260,10 @@ class OpenNode:
         """Add a port to ``services``, or to the node's own."""
         process = self._process
         self.factories[name] = factory
-        tls = None if mode is TlsMode.DISABLED else self._plan.tls
-        takes_plain = mode is TlsMode.PERMISSIVE
         endpoint = tcp_endpoint(process.reactor, port, self._plan.bind_address)
-        if tls is not None:
-            endpoint = tls.endpoint(endpoint, self._clock, self._slave_check.refused, takes_plain)
-        security = f"plain{if_plain}" if tls is None else f"{tls}{', or plain' if takes_plain else ''}"
+        endpoint, security = secured(endpoint, self._plan.tls, mode, self._clock, self._slave_check.refused)
+        if self._plan.tls is None:
+            security += if_plain
         service = ListeningService(
             endpoint, factory, name, security, lambda error: process.stop_with(ExitCode.IO_ERROR, error), listening
         )

@@ -5,7 +5,7 @@ which also rotates logs, undoes no change that an operator made by mqadmin. ``st
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,31 @@ from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import TLSSources
 
 RunInThread = Callable[[Callable[[], Any]], Deferred[Any]]
+
+
+_log = Logger()
+
+
+async def reread_certificates(sources: Sequence[TLSSources], run_in_thread: RunInThread) -> None:
+    """Use the certificates that the files have now. If one of them cannot be used, all stay as they are."""
+    used = [each for each in sources if each.is_used]
+    if not used:
+        return
+    try:
+        found = await run_in_thread(lambda: [pair for each in used for pair in each.read(time.time())])
+    except TLSError as error:
+        _log.error(
+            "SIGHUP: the certificates stay as they are: {reason}",
+            event=Event.CERTIFICATES_NOT_REREAD,
+            reason=str(error),
+        )
+        return
+    changed = [(source, files) for source, files in found if source.use(files)]
+    for source, files in changed:
+        own = "" if files.own is None else f"; {source.certificate_path} ends {iso_of(files.own.expires_at)}"
+        _log.info("SIGHUP: new connections use other certificates{own}", event=Event.CERTIFICATES_CHANGED, own=own)
+    if not changed:
+        _log.info("SIGHUP: the certificates are the same as before", event=Event.CERTIFICATES_SAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,26 +165,8 @@ class Rereading:
 
     async def reread_certificates(self) -> None:
         """Use the certificates that the files have now. If one of them cannot be used, all stay as they are."""
-        sources = self._sources
-        if sources is None or not sources.tls.is_used:
-            return
-        try:
-            found = await self._run_in_thread(lambda: sources.tls.read(time.time()))
-        except TLSError as error:
-            self._log.error(
-                "SIGHUP: the certificates stay as they are: {reason}",
-                event=Event.CERTIFICATES_NOT_REREAD,
-                reason=str(error),
-            )
-            return
-        changed = [(source, files) for source, files in found if source.use(files)]
-        for source, files in changed:
-            own = "" if files.own is None else f"; {source.certificate_path} ends {iso_of(files.own.expires_at)}"
-            self._log.info(
-                "SIGHUP: new connections use other certificates{own}", event=Event.CERTIFICATES_CHANGED, own=own
-            )
-        if not changed:
-            self._log.info("SIGHUP: the certificates are the same as before", event=Event.CERTIFICATES_SAME)
+        if self._sources is not None:
+            await reread_certificates([self._sources.tls], self._run_in_thread)
 
     async def reread_credentials(self) -> None:
         """Sign with the keys that aclFile has now. If it cannot be used, the keys stay as they are."""

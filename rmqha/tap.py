@@ -14,8 +14,8 @@ from twisted.python import usage
 from rmqha.acl.credentials import make_signer, reread_credentials
 from rmqha.acl.files import AclFiles
 from rmqha.acl.signing import Signer
-from rmqha.confkeys import judge_keys, parse_override
-from rmqha.endpoints import make_endpoint, remoting_address_of
+from rmqha.confkeys import judge_keys
+from rmqha.endpoints import make_endpoint, remoting_address_of, split_addresses
 from rmqha.events import Event
 from rmqha.failoveroptions import FailoverOptions, failover_warnings
 from rmqha.ha.admission.allowlist import AllowList
@@ -26,20 +26,20 @@ from rmqha.nodeplan import NodePlan
 from rmqha.ops.cleaning import Hold
 from rmqha.ops.listening import HttpPort
 from rmqha.ops.logs import LogFormat
-from rmqha.ops.process import ProcessOptions, go_by_monotonic_time, leave, parse_port
+from rmqha.ops.process import go_by_monotonic_time, leave, parse_port
+from rmqha.ops.tlsoptions import TLS_CERTIFICATE, TLS_VERIFY, TLSOptions
 from rmqha.rereading import Sources
 from rmqha.settings import (
     BrokerRole,
     ReadUpTo,
     Settings,
     SettingsError,
-    TlsMode,
     make_settings,
     parse_byte_count,
     read_properties,
 )
 from rmqha.tls.addresses import uses_tls
-from rmqha.tls.endpoints import ClientTLS, ServerTLS, TLSSources
+from rmqha.tls.endpoints import ClientTLS, ServerTLS
 
 _log = Logger()
 NO_REMOTING = "none"
@@ -58,7 +58,7 @@ SETTING_OPTIONS = {
 """Options that are settings of broker.conf under another name. They override the file."""
 
 
-class Options(ProcessOptions):
+class Options(TLSOptions):
     """What ``twistd rmqha`` accepts. ``postOptions`` sets the attributes below."""
 
     command = "rmqha"
@@ -126,13 +126,13 @@ class Options(ProcessOptions):
             "bytes a second on the HA channel, also as 64k, 10m or 1g (KiB, MiB, GiB): the most that a master sends "
             "to all slaves together, or that a slave receives; default: no limit",
         ],
-        ["tls-cert", None, None, "PEM file: the node's certificate, with its intermediate certificates; enables TLS"],
-        ["tls-key", None, None, "PEM file: the private key of the certificate; default: the file of --tls-cert"],
+        *TLS_CERTIFICATE,
         [
             "tls-ca",
             None,
             None,
-            "PEM file, or folder of .pem files: the trusted authorities; default for --master: the platform's",
+            "PEM file, or folder of .pem files: the trusted authorities; default for --master and --namesrv: the "
+            "platform's",
         ],
         [
             "allow-slaves",
@@ -161,7 +161,7 @@ class Options(ProcessOptions):
             None,
             "keep segments that a slave, connected or not, has not acknowledged; STORE/rmqha/slots lists the slaves",
         ],
-        ["tls-verify-slaves", None, "every client must show a certificate that an authority of --tls-ca has signed"],
+        TLS_VERIFY,
         ["observer", None, "slave: copy the log, but never count as a replica of a SYNC_MASTER"],
         [
             "once",
@@ -175,7 +175,6 @@ class Options(ProcessOptions):
     setting_warnings: list[str]
     slave: SlaveOptions
     hold: Hold
-    tls: TLSSources
     client_tls: ClientTLS
     signer: Signer | None
     acl: AclFiles | None
@@ -186,17 +185,9 @@ class Options(ProcessOptions):
     log_format: LogFormat
     failover: FailoverOptions | None
 
-    def __init__(self) -> None:
-        self._overrides: dict[str, str] = {}
-        ProcessOptions.__init__(self)
-
     def opt_set(self, text: str) -> None:
         """any other setting of broker.conf, as KEY=VALUE; may be repeated"""
-        try:
-            key, value = parse_override(text)
-        except SettingsError as error:
-            raise usage.UsageError(str(error)) from error
-        self._overrides[key] = value
+        TLSOptions.opt_set(self, text)
 
     def postOptions(self) -> None:
         """Check all that can be checked before anything runs. Raises UsageError."""
@@ -290,27 +281,17 @@ class Options(ProcessOptions):
 
     def _read_tls(self) -> None:
         """Raises ValueError."""
-        verified = bool(self["tls-verify-slaves"])
-        self.tls = TLSSources(self["tls-cert"], self["tls-key"], self["tls-ca"], verified, serves=True)
-        self.client_tls, self.server_tls = self.tls.client, self.tls.server
+        self.read_tls(self.settings.tls_server_mode)
+        self.client_tls, self.server_tls, verified = self.tls.client, self.tls.server, self.verifies_peers
         self.allow_list = AllowList.parse(self["allow-slaves"]) if self["allow-slaves"] is not None else None
-        self._check_tls_mode(verified)
         if self.allow_list is not None and self.allow_list.names and not verified:
             raise SettingsError(
                 "--allow-slaves by name needs --tls-verify-slaves: without it no slave shows a certificate"
             )
         peers = (self.settings.ha_master_address, self["master-remoting"] or "", *self._name_server_addresses())
         if self.tls.files.authorities is not None and not verified and not any(map(uses_tls, peers)):
-            raise SettingsError("--tls-ca has no effect: add --master=tls:HOST:PORT or --tls-verify-slaves")
-
-    def _check_tls_mode(self, verified: bool) -> None:
-        mode = self.settings.tls_server_mode
-        if mode is TlsMode.ENFORCING and self.server_tls is None:
-            raise SettingsError("tls.server.mode=enforcing needs --tls-cert")
-        if verified and mode is not None and mode is not TlsMode.ENFORCING:
             raise SettingsError(
-                f"tls.server.mode={mode.value} accepts clients without certificates, which contradicts "
-                "--tls-verify-slaves"
+                "--tls-ca has no effect: add --master=tls:HOST:PORT, --namesrv=tls:HOST:PORT or --tls-verify-slaves"
             )
 
     def _check_role(self) -> None:
@@ -336,7 +317,7 @@ class Options(ProcessOptions):
             )
         if self.server_tls is not None:
             raise SettingsError(
-                "name servers do not know about TLS: a slave with --tls-cert needs --master=tls:HOST:PORT"
+                "name servers do not tell which brokers use TLS: a slave with --tls-cert needs --master=tls:HOST:PORT"
             )
 
     def _embedded_port(self) -> int | None:
@@ -372,7 +353,7 @@ class Options(ProcessOptions):
         return [(address, make_endpoint(reactor, address, self.client_tls)) for address in addresses]
 
     def _name_server_addresses(self) -> list[str]:
-        return [address.strip() for address in self.settings.namesrv_addr.split(";") if address.strip()]
+        return split_addresses(self.settings.namesrv_addr)
 
     def plan(self, reactor: Any) -> NodePlan:
         """The plan of the node."""

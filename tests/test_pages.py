@@ -26,6 +26,7 @@ NOT_RUN = {
         "mqadmin is RocketMQ's; tests/broker/requests/test_admin.py sends what it sends"
     ),
     "spark: On a cluster": "the processes go on until they are stopped, and tests/pipeline/test_cluster.py starts them",
+    "name-servers: Name servers": "it needs machines of these names",
 }
 """All blocks that no test types, with the reason that their page gives."""
 TYPED = re.compile(r'commands_of\("([^"]+)"\)')

@@ -53,6 +53,7 @@ from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.timers import TimerCheckPoint
+from rmqha.tls.addresses import uses_tls
 from rmqha.wire.command import RequestCode, ResponseCode
 from rmqha.wire.record import Host
 from rmqha.wire.topics import TRACE_TOPIC
@@ -231,7 +232,7 @@ class BrokerService(OrderedServices):
             timers=TimerCheckPoints(folder, store, self.turns, run_in_thread),
         )
         self._tell_node = surroundings.master_found
-        self._uses_tls = any(address.startswith("tls:") for address, _ in surroundings.name_servers)
+        self._uses_tls = any(uses_tls(address) for address, _ in surroundings.name_servers)
         self.registrant = Registrant(
             settings,
             self.broker_id,

@@ -8,8 +8,19 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, Trouble, print_json, run_reactor, say, settings_of, the_reactor, with_tls
-from rmqha.endpoints import make_endpoint
+from rmqha.cli.shared import (
+    BROKERS_TLS,
+    JSON,
+    SETTINGS,
+    Trouble,
+    print_json,
+    run_reactor,
+    say,
+    settings_of,
+    the_reactor,
+    with_tls,
+)
+from rmqha.endpoints import make_endpoint, split_addresses
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.doctor.asking import Asked, Asking
 from rmqha.ops.doctor.checks import CHECKS, examine
@@ -30,7 +41,7 @@ INDENT = " " * 6
 @click.option(
     "--namesrv", default="", metavar="HOST:PORT;…", help="Name servers. Without a HOST: all brokers they list."
 )
-@click.option("--tls", "over_tls", is_flag=True, help="Use TLS for the brokers that the name servers return.")
+@BROKERS_TLS
 @with_tls
 @SETTINGS
 @click.option("--list", "lists", is_flag=True, help="List all checks, and end.")
@@ -58,7 +69,7 @@ def doctor(
     if lists:
         _list(as_json)
         return
-    name_servers = tuple(address.strip() for address in namesrv.split(";") if address.strip())
+    name_servers = tuple(split_addresses(namesrv))
     if not targets and not name_servers:
         raise Trouble(ExitCode.USAGE, "give brokers (HOST:PORT), folders of stores, or --namesrv")
     hosts = tuple(_address(target) for target in targets if not _is_store(target))

@@ -21,6 +21,7 @@ from rmqha.cli.shared import (
 from rmqha.cli.tables import Column, print_table
 from rmqha.client.lag import QueueLag, TopicLag, by_topic, lag_of_brokers
 from rmqha.client.lookup import Brokers
+from rmqha.endpoints import split_addresses
 from rmqha.exitcodes import ExitCode
 from rmqha.store.offline.lookup import Lookup
 from rmqha.times import iso_time
@@ -79,7 +80,7 @@ def lag(
 def _ask(group: str | None, topic: str | None, way: dict[str, Any]) -> tuple[list[QueueLag], list[str]]:
     reactor = the_reactor()
     client = make_client(reactor, **way)
-    brokers = Brokers(client, (way["namesrv"] or "").split(";"), way["broker"])
+    brokers = Brokers(client, split_addresses(way["namesrv"] or ""), way["broker"])
     rows: list[QueueLag] = []
 
     async def ask() -> None:

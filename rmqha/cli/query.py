@@ -29,6 +29,7 @@ from rmqha.client import PullConsumer
 from rmqha.client.bulk import BulkPull, Selection, StoredSince
 from rmqha.client.lookup import ALWAYS, MAX_TIME, Brokers, Period, Place
 from rmqha.client.message import MessageQueue
+from rmqha.endpoints import split_addresses
 from rmqha.exitcodes import ExitCode
 from rmqha.store.offline.lookup import Lookup
 from rmqha.store.offline.storereader import StoreReader
@@ -196,7 +197,7 @@ def _by_id(lookup: Lookup, asked: Question, msg_id: str, progress: Callable[[int
 def _on_brokers(asked: Question, way: dict[str, Any], show: Show) -> list[str]:
     reactor = the_reactor()
     client = make_client(reactor, **way)
-    brokers = Brokers(client, (way["namesrv"] or "").split(";"), way["broker"])
+    brokers = Brokers(client, split_addresses(way["namesrv"] or ""), way["broker"])
 
     async def ask() -> None:
         if asked.time is not None:

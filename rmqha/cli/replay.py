@@ -49,6 +49,7 @@ from rmqha.client.replay import (
     TooManyFailures,
     Wanted,
 )
+from rmqha.endpoints import split_addresses
 from rmqha.exitcodes import ExitCode
 from rmqha.store.nodestate import NodeState
 from rmqha.times import parse_time
@@ -351,7 +352,7 @@ def run_replay(
     reactor = the_reactor()
     client = make_client(reactor, **way)
     pace = Pace(sending.rate, not sending.any_queue, sending.max_failures)
-    brokers = Brokers(client, (way["namesrv"] or "").split(";"), way["broker"])
+    brokers = Brokers(client, split_addresses(way["namesrv"] or ""), way["broker"])
     asks_all = sending.skip_sent or (saved.machine_stopped and sending.source_id is not None)
     memory = Memory(saved.sends, saved.has_result, partial(is_there, brokers), asks_all)
     time.sleep(saved.unsettled_seconds)  # brokers tell nobody when they find a message; the reactor does not run yet

@@ -47,12 +47,15 @@ ACL = click.option(
     help="Sign requests with the accessKey and secretKey of this tools.yml. Default: $RMQHA_ACCESS_KEY and "
     "$RMQHA_SECRET_KEY, if they are set.",
 )
+BROKERS_TLS = click.option(
+    "--tls", "over_tls", is_flag=True, help="Use TLS for the brokers that the name servers return."
+)
 WAY = (
     click.option(
         "--namesrv", default=None, metavar="HOST:PORT;…", help="Name servers, which know the topic's brokers."
     ),
     click.option("--broker", default=None, metavar="HOST:PORT", help="One broker instead: its listenPort."),
-    click.option("--tls", is_flag=True, help="Use TLS for the brokers that the name servers return."),
+    BROKERS_TLS,
     *TLS,
     ACL,
 )
@@ -240,7 +243,7 @@ def make_client(
     reactor: Any,
     namesrv: str | None,
     broker: str | None,
-    tls: bool,
+    over_tls: bool,
     tls_ca: str | None,
     tls_cert: str | None,
     tls_key: str | None,
@@ -253,7 +256,7 @@ def make_client(
     try:
         if broker is not None:
             return MQClient.of_broker(reactor, broker, files)
-        return MQClient.of_name_servers(reactor, namesrv or "", files, tls)
+        return MQClient.of_name_servers(reactor, namesrv or "", files, over_tls)
     except ValueError as error:
         raise Trouble(ExitCode.USAGE, str(error)) from error
 

@@ -5,9 +5,9 @@ import time
 import click
 
 from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
-from rmqha.cli.shared import JSON, Trouble, json_line, the_reactor, with_tls
+from rmqha.cli.shared import BROKERS_TLS, JSON, Trouble, json_line, the_reactor, with_tls
 from rmqha.cli.tables import Column, table_text, terminal_width
-from rmqha.endpoints import make_endpoint
+from rmqha.endpoints import make_endpoint, split_addresses
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.top import Row, Top
 from rmqha.printing import printable
@@ -35,6 +35,7 @@ COLUMNS = (
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST:PORT]...")
 @click.option("--namesrv", default="", metavar="HOST:PORT;…", help="Show all brokers that a name server lists.")
+@BROKERS_TLS
 @with_tls
 @click.option("--interval", type=INTERVAL, default=DEFAULT_SECONDS, show_default=True, metavar="SECONDS")
 @click.option(
@@ -43,7 +44,14 @@ COLUMNS = (
 @click.option("--once", is_flag=True, help="The same as -n 1.")
 @JSON
 def top(
-    hosts: tuple[str, ...], namesrv: str, tls: ClientTLS, interval: float, count: int | None, once: bool, as_json: bool
+    hosts: tuple[str, ...],
+    namesrv: str,
+    over_tls: bool,
+    tls: ClientTLS,
+    interval: float,
+    count: int | None,
+    once: bool,
+    as_json: bool,
 ) -> None:
     """Show brokers, ours or Java's, with their states, lag and rates, again and again until Ctrl-C.
 
@@ -52,7 +60,7 @@ def top(
 
     With --once or -n, exit code 7 if a broker does not answer in the last look.
     """
-    name_servers = [address.strip() for address in namesrv.split(";") if address.strip()]
+    name_servers = split_addresses(namesrv)
     if not hosts and not name_servers:
         raise Trouble(ExitCode.USAGE, "give brokers (HOST:PORT), or --namesrv")
     reactor = the_reactor()
@@ -61,7 +69,7 @@ def top(
             make_endpoint(reactor, address, tls)
         except ValueError as error:
             raise Trouble(ExitCode.USAGE, str(error)) from error
-    looking = Top(lambda address: make_endpoint(reactor, address, tls), reactor, hosts, name_servers)
+    looking = Top(lambda address: make_endpoint(reactor, address, tls), reactor, hosts, name_servers, over_tls)
     silent: list[str] = []
 
     with screen(as_json) as show:

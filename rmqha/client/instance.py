@@ -19,7 +19,7 @@ from rmqha.client.errors import ClientStopped, InvalidAnswer, MQBrokerError, MQC
 from rmqha.client.membership import Membership
 from rmqha.client.route import MASTER_ID, TopicRoute
 from rmqha.connecting import reason_of
-from rmqha.endpoints import SigningEndpoint, make_endpoint
+from rmqha.endpoints import SigningEndpoint, make_endpoint, split_addresses
 from rmqha.events import Event
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor, RemotingError, RemotingProtocol
@@ -100,7 +100,7 @@ class MQClient:
 
         Raises ValueError.
         """
-        name_servers = [address.strip() for address in addresses.split(";") if address.strip()]
+        name_servers = split_addresses(addresses)
         if not name_servers:
             raise ValueError(f"{addresses!r} contains no name server")
         for address in name_servers:

@@ -4,6 +4,7 @@ In reading order:
 
 - ``process``: options, signals and exit codes of every process that twistd runs for us.
 - ``notify``: tells systemd what a process does.
+- ``tlsoptions``: the TLS options of nodes and name servers.
 - ``listening``: a port that is open while a process runs.
 - ``terminalbar``: a progress bar below the lines of the log.
 - ``logs``: where log events go: text for people, or JSON lines for machines.

@@ -81,12 +81,16 @@ class Top:
         clock: IReactorTime,
         hosts: Sequence[str],
         name_servers: Sequence[str] = (),
+        over_tls: bool = False,
     ) -> None:
-        """With ``name_servers``, all brokers that the first answering one lists are looked at too."""
+        """With ``name_servers``, all brokers that the first answering one lists are looked at too, with ``over_tls`` by
+        TLS.
+        """
         self._make_way = make_way
         self._clock = clock
         self._hosts = list(hosts)
         self._name_servers = list(name_servers)
+        self._scheme = "tls:" if over_tls else ""
         self._listed: list[str] = []
         self._known: dict[str, _Known] = {}
         self.problem: str | None = None
@@ -109,7 +113,9 @@ class Top:
             except Exception as error:  # of any kind: the next one may answer
                 self.problem = f"{address} does not answer: {reason_of(error)}"
                 continue
-            self._listed = [where for _, table in sorted(brokers.items()) for _, where in sorted(table.items())]
+            self._listed = [
+                f"{self._scheme}{where}" for _, table in sorted(brokers.items()) for _, where in sorted(table.items())
+            ]
             self.problem = None
             return
 

@@ -197,7 +197,7 @@ class WholeTests(RouteInfoTestCase):
         self.routes.delete_topic("Other", "C")
         self.assertEqual(self.topics(), set())
 
-    def test_a_broker_that_registers_while_its_topics_are_forgotten_keeps_the_new(self) -> None:
+    def test_a_broker_that_returns_while_its_topics_are_forgotten_keeps_the_new_ones(self) -> None:
         waiting: list[Steps[None]] = []
         self.routes = RouteInfoManager(self.clock.seconds, waiting.append)
         self.register(whole(self.OTHER, self.DELETED))

@@ -15,6 +15,7 @@ from rmqha.pipeline.errors import OptionError
 
 HA_PORT, NAME_SERVER_PORT = 10912, 9876
 """The ports of an address without one."""
+OVER_TLS = "tls:"
 MAX_PORT = 65535
 NODES, NAME_SERVERS = SCHEMES = ("rmqha", "namesrv")
 """An address begins with one of them."""
@@ -45,6 +46,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class NameServer:
+    """A name server's port, and whether it is reached by TLS."""
+
+    place: Place
+    over_tls: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "NameServer":
+        """Parse ``host:port`` or ``tls:host:port``. Raises ValueError."""
+        text = text.strip()
+        over_tls = text.startswith(OVER_TLS)
+        return cls(Place.parse(text.removeprefix(OVER_TLS), NAME_SERVER_PORT), over_tls)
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkAddress:
     """What a user gives: the HA ports of one broker's nodes, or name servers.
 
@@ -54,7 +70,7 @@ class NetworkAddress:
 
     nodes: tuple[Place, ...] = ()
     remoting_port: int | None = None
-    name_servers: tuple[Place, ...] = ()
+    name_servers: tuple[NameServer, ...] = ()
     cluster: str | None = None
 
 
@@ -74,13 +90,13 @@ def address_text(path: Path) -> str:
 
 
 def parse_address(text: str) -> NetworkAddress:
-    """Parse ``rmqha://HOST:PORT`` or ``namesrv://HOST:PORT?cluster=NAME``, each with several places. Raises
-    OptionError.
+    """Parse ``rmqha://HOST:PORT`` or ``namesrv://HOST:PORT?cluster=NAME``, each with several places. That of a name
+    server may begin with ``tls:``. Raises OptionError.
     """
     match = ADDRESS.fullmatch(text)
     try:
         if match is None:
-            raise ValueError("it is neither rmqha://HOST:PORT nor namesrv://HOST:PORT")
+            raise ValueError("it is neither rmqha://HOST:PORT nor namesrv://HOST:PORT (or namesrv://tls:HOST:PORT)")
         scheme, places, query = match[1], re.split("[,;]", match[2]), match[3] or ""
         given = {name: values[-1] for name, values in parse_qs(query, strict_parsing=bool(query)).items()}
         if scheme == NODES:
@@ -90,7 +106,7 @@ def parse_address(text: str) -> NetworkAddress:
                 None if remoting is None else Place.parse(f"any:{remoting}", HA_PORT).port,
             )
         else:
-            servers = tuple(Place.parse(place, NAME_SERVER_PORT) for place in places)
+            servers = tuple(map(NameServer.parse, places))
             found = NetworkAddress(name_servers=servers, cluster=given.pop("cluster", None))
         if given:
             raise ValueError(f"{scheme}:// has no parameter {', '.join(sorted(given))}")

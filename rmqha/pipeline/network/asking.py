@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-from rmqha.pipeline.network.address import Node, Place, TLSPaths
+from rmqha.pipeline.network.address import NameServer, Node, Place, TLSPaths
 from rmqha.pipeline.network.lines import NodeFailed, connect
 from rmqha.settings import MAX_SEGMENT, MIN_SEGMENT
 from rmqha.store.metadata import ConsumerOffsetTable
@@ -151,15 +151,18 @@ def ask_consumer_offsets(remoting: Place, tls: TLSPaths | None, sign: Sign | Non
         return line.ask(RequestCode.GET_ALL_CONSUMER_OFFSET, checked)
 
 
-def ask_brokers(servers: Sequence[Place], cluster: str | None) -> dict[str, dict[int, Place]]:
+def ask_brokers(
+    servers: Sequence[NameServer], cluster: str | None, tls: TLSPaths | None
+) -> dict[str, dict[int, Place]]:
     """The remoting ports of all brokers, by brokerName and brokerId, from the first name server that answers.
 
+    ``tls`` has the files for those that are reached by TLS; None trusts the authorities of the platform.
     Raises NodeFailed if none does, or if there is no such cluster.
     """
     failures = []
     for server in servers:
         try:
-            with RemotingLine(server) as line:
+            with RemotingLine(server.place, (tls or TLSPaths()) if server.over_tls else None) as line:
                 return line.ask(RequestCode.GET_BROKER_CLUSTER_INFO, lambda body: _places(body, cluster))
         except NodeFailed as error:
             failures.append(str(error))

@@ -114,7 +114,7 @@ class Brokers:
         address = self._address
         if address.name_servers:
             try:
-                self._brokers = ask_brokers(address.name_servers, address.cluster)
+                self._brokers = ask_brokers(address.name_servers, address.cluster, self._options.access.tls)
                 self._said.pop("name servers", None)
             except NodeFailed as error:
                 if self._brokers is None or not may_be_old:

@@ -599,7 +599,7 @@ class BothEndsTests(OuterAPITestCase):
         self.clock.advance(0)
         self.successResultOf(stopped)
 
-    def test_the_write_permission_of_a_draining_broker_goes_and_comes_with_one_registration(self) -> None:
+    def test_a_draining_broker_loses_its_write_permission_with_one_registration(self) -> None:
         for force in ("true", "false"):
             with self.subTest(forceRegister=force):
                 self.begin(forceRegister=force)
