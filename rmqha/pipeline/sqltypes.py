@@ -10,6 +10,8 @@ from lark.exceptions import LarkError, VisitError
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 STRING_MAP = pa.map_(pa.string(), pa.string())
 LARGEST_PRECISION = 38
+NO_FIELDS = "{}"
+"""What a string column has for an object whose type has no fields: a struct of Parquet needs one."""
 MAX_TYPE_CHARACTERS = 1 << 20
 
 SQL_TYPES: dict[pa.DataType, str] = {
@@ -50,7 +52,7 @@ NOT.2: "not"i
 NULL.2: "null"i
 COMMENT.2: "comment"i
 NAME: /[^\W\d]\w*/
-QUOTED: /`(?:[^`]|``)+`/
+QUOTED: /`(?:[^`]|``)*`/
 STRING: /'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"/
 NUMBER: /[0-9]{1,3}/
 %ignore /\s+/

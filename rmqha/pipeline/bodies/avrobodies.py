@@ -1,7 +1,8 @@
 """Decodes Avro bodies with fastavro: one datum without a header, as the schema of its writer describes it.
 
 Logical types that a column can have are decimal, date, timestamps and local timestamps; uuid is a string, and others
-are what they are stored as. A union may have null and one more type, or two kinds of numbers.
+are what they are stored as. A record without fields is the string ``{}``. A union may have null and one more type, or
+two kinds of numbers.
 """
 
 from decimal import Decimal
@@ -17,7 +18,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 from rmqha.pipeline.bodies.codecs import BodyError
 from rmqha.pipeline.bodies.walking import Change, walker
 from rmqha.pipeline.errors import OptionError, one_line
-from rmqha.pipeline.sqltypes import LARGEST_PRECISION, TIMESTAMP, list_of
+from rmqha.pipeline.sqltypes import LARGEST_PRECISION, NO_FIELDS, TIMESTAMP, list_of
 
 PRIMITIVES = {
     "null": pa.string(),
@@ -61,7 +62,7 @@ class AvroCodec:
         except (*NOT_A_SCHEMA, RecursionError) as error:
             raise OptionError(f"bodySchema: it is not a schema of Avro: {type(error).__name__}: {error}") from error
         self.type = resolved.kind
-        self._changed = walker(resolved.kind, resolver.decimals)
+        self._changed = walker(resolved.kind, resolver.changes)
 
     def parse(self, body: bytes) -> Any:
         """See ``Codec``."""
@@ -89,7 +90,7 @@ class _Resolver:
     """Resolves schemas: their logical types are then only those that fastavro decodes safely. Raises OptionError."""
 
     def __init__(self) -> None:
-        self.decimals: dict[pa.DataType, Change] = {}
+        self.changes: dict[pa.DataType, Change] = {}
         self._named: dict[str, _Type | None] = {}
 
     def resolve(self, given: Any, namespace: str = "") -> _Type:
@@ -128,7 +129,7 @@ class _Resolver:
                 f"bodySchema: decimal({precision},{scale}) is not possible: Spark has {LARGEST_PRECISION} digits"
             )
         kind = pa.decimal128(precision, scale)
-        self.decimals[kind] = partial(_decimal_of, scale, 10**precision)
+        self.changes[kind] = partial(_decimal_of, scale, 10**precision)
         return kind
 
     def _by_name(self, name: str, namespace: str) -> _Type:
@@ -163,6 +164,9 @@ class _Resolver:
             "fields": [{"name": name, "type": one.schema} for name, one in fields],
         }
         column = pa.struct([pa.field(name, one.kind) for name, one in fields])
+        if not fields:
+            column = pa.string()
+            self.changes[column] = _text_of
         return _Type(schema, column, all(one.is_empty for _, one in fields))
 
     @staticmethod
@@ -180,6 +184,11 @@ class _Resolver:
 
 def _full_name(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _text_of(value: str | dict[str, Any] | None) -> str | None:
+    """A string, or that of a record without fields."""
+    return NO_FIELDS if isinstance(value, dict) else value
 
 
 def _decimal_of(scale: int, limit: int, value: bytes | None) -> Decimal | None:

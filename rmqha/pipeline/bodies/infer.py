@@ -3,16 +3,19 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import orjson
+import msgspec
 import pyarrow as pa
 
+from rmqha.pipeline.bodies.jsonbodies import NOT_DECODED
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.sqltypes import list_of
+from rmqha.pipeline.sqltypes import LARGEST_PRECISION, list_of
 
 MAX_FIELDS = 1000
 """In one object, or in all bodies together: names may be data, such as ids. A schema, or a map, is better then."""
 MAX_DEPTH = 50
 UNKNOWN = pa.null()
+INTEGERS = (pa.int64(), pa.decimal128(20, 0), pa.decimal128(LARGEST_PRECISION, 0))
+"""Each holds all integers of those before it."""
 INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -25,8 +28,8 @@ def infer_type(bodies: Iterable[bytes]) -> pa.DataType:
     for body in bodies:
         count += 1
         try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError:
+            value = msgspec.json.decode(body)  # orjson makes floating numbers of large integers
+        except NOT_DECODED:
             continue
         if isinstance(value, dict) and value:
             kinds.append(_kind_of(value, 0))
@@ -45,7 +48,7 @@ def _kind_of(value: Any, depth: int) -> pa.DataType:
         case bool():
             return pa.bool_()
         case int():
-            return pa.int64() if value in INT64 else pa.float64()
+            return _kind_of_integer(value)
         case float():
             return pa.float64()
         case list():
@@ -53,6 +56,13 @@ def _kind_of(value: Any, depth: int) -> pa.DataType:
         case dict():
             return _struct({name: _kind_of(item, depth + 1) for name, item in value.items()})
     return pa.string()
+
+
+def _kind_of_integer(value: int) -> pa.DataType:
+    """No digit is lost: a number with more digits than a decimal has is a string."""
+    if value in INT64:
+        return INTEGERS[0]
+    return next((kind for kind in INTEGERS[1:] if abs(value) < 10**kind.precision), pa.string())
 
 
 def _struct(fields: dict[str, pa.DataType]) -> pa.DataType:
@@ -86,6 +96,8 @@ def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return _struct(fields)
     if pa.types.is_list(one) and pa.types.is_list(other):
         return list_of(_common(one.value_type, other.value_type))
+    if one in INTEGERS and other in INTEGERS:
+        return max(one, other, key=INTEGERS.index)
     if {one, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
     return pa.string()

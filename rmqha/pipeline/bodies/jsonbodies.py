@@ -90,6 +90,8 @@ def _bad(error: Exception) -> BodyError:
 def _python_type(kind: pa.DataType, text: Any) -> Any:
     """The Python type of values of an Arrow type; ``text`` is that of its strings. Raises OptionError."""
     if pa.types.is_struct(kind):
+        if not kind.num_fields:
+            raise OptionError("bodySchema: a struct needs a field. A string takes objects of any kind, as their JSON")
         return _object_type({field.name: _python_type(field.type, text) | None for field in kind})
     if pa.types.is_list(kind):
         return list[_python_type(kind.value_type, text) | None]  # type: ignore[misc]  # its items are known only here

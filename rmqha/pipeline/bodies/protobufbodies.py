@@ -2,7 +2,8 @@
 
 A field without presence that a body leaves out has its default value, as in every language; a field with presence is
 null. An enum is the name of its value, or its number if it has no name. ``uint64`` is ``decimal(20,0)``, and a
-``google.protobuf.Timestamp`` a timestamp. A message within itself is a binary column: the bytes of that message.
+``google.protobuf.Timestamp`` a timestamp. A message within itself is a binary column: the bytes of that message. One
+without fields is the string ``{}``.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from rmqha.pipeline.bodies.codecs import BodyError
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.sqltypes import TIMESTAMP, list_of
+from rmqha.pipeline.sqltypes import NO_FIELDS, TIMESTAMP, list_of
 from rmqha.times import EPOCH
 
 TIMESTAMP_MESSAGE = "google.protobuf.Timestamp"
@@ -77,9 +78,15 @@ def _message(descriptor: bytes, message: str) -> Descriptor:
 
 def _of_message(message: Descriptor, inside: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
     """The type of a message and its values, inside of other messages."""
+    if not message.fields:
+        return pa.string(), _without_fields
     fields = [(field.name, *_of_field(field, inside)) for field in message.fields]
     kind = pa.struct([pa.field(name, column) for name, column, _ in fields])
     return kind, partial(_as_dict, tuple((name, read) for name, _, read in fields))
+
+
+def _without_fields(_: Message) -> str:
+    return NO_FIELDS
 
 
 def _as_dict(fields: tuple[tuple[str, Convert], ...], message: Message) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.archive import archive
@@ -103,10 +104,51 @@ def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = FileDescriptorProto(name="p.proto", syntax="proto3")
     message = file.message_type.add(name="P")
     for number, name in enumerate(("id", "ID"), 1):
-        message.field.add(name=name, number=number, type=FieldDescriptorProto.TYPE_INT32, json_name=f"n{number}")
+        message.field.add(name=name, number=number, type=Field.TYPE_INT32, json_name=f"n{number}")
+    file.message_type.add(name="E")
+    outer = file.message_type.add(name="O")
+    for number, (name, label) in enumerate((("e", Field.LABEL_OPTIONAL), ("l", Field.LABEL_REPEATED)), 1):
+        outer.field.add(name=name, number=number, type=Field.TYPE_MESSAGE, type_name=".E", label=label)
     (tmp_path / "P.desc").write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
     (tmp_path / "two.json").write_text(json.dumps({topic: {"format": "text"} for topic in ("Bench", "bench")}))
     monkeypatch.chdir(tmp_path)
+
+
+EMPTY = {"type": "record", "name": "E", "fields": []}
+OUTER = {
+    "type": "record",
+    "name": "O",
+    "fields": [{"name": "text", "type": "string"}, {"name": "e", "type": EMPTY}, {"name": "n", "type": ["null", "E"]}],
+}
+
+
+@pytest.mark.usefixtures("described")
+@pytest.mark.parametrize(
+    ("texts", "body", "value"),
+    [
+        ({"bodyFormat": "avro", "bodySchema": json.dumps(EMPTY)}, b"", "{}"),
+        ({"bodyFormat": "avro", "bodySchema": json.dumps(OUTER)}, b"\x02a\0", {"text": "a", "e": "{}", "n": None}),
+        ({"bodyFormat": "avro", "bodySchema": json.dumps(OUTER)}, b"\x02a\2", {"text": "a", "e": "{}", "n": "{}"}),
+        ({"bodyFormat": "protobuf", "bodyMessage": "E", "bodyDescriptor": "P.desc"}, b"", "{}"),
+        ({"bodyFormat": "protobuf", "bodyMessage": "O", "bodyDescriptor": "P.desc"}, b"", {"e": None, "l": []}),
+        (
+            {"bodyFormat": "protobuf", "bodyMessage": "O", "bodyDescriptor": "P.desc"},
+            b"\x0a\0\x12\0",
+            {"e": "{}", "l": ["{}"]},
+        ),
+        ({"bodyFormat": "json"}, b'{"":{"":1},"o":{}}', {"": {"": 1}, "o": "{}"}),
+    ],
+)
+def test_types_without_fields_and_names_without_letters_are_archived(
+    tmp_path: Path, texts: dict[str, str], body: bytes, value: object
+) -> None:
+    store = tmp_path / "store"
+    lay(store, [body] * 3)
+    for table in TableFormat:
+        lake = tmp_path / table.value
+        archive(options_of(store, output=lake, **texts), LocalEngine(), table=table)
+        found = [row["value"] for path in archived_paths(lake) for row in pq.ParquetFile(path).read().to_pylist()]
+        assert found == [value] * 3
 
 
 @pytest.mark.usefixtures("described")

@@ -240,7 +240,13 @@ def test_other_types_than_objects_are_possible() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"), [("a foo", "no type foo"), ("a map<double,int>", "keys of JSON cannot be double")]
+    ("schema", "told"),
+    [
+        ("a foo", "no type foo"),
+        ("a map<double,int>", "keys of JSON cannot be double"),
+        ("a array<struct<>>", "a struct needs a field"),
+        ("struct<>", "a struct needs a field"),
+    ],
 )
 def test_a_schema_that_cannot_be_used_is_refused(schema: str, told: str) -> None:
     with pytest.raises(OptionError, match=f"bodySchema: .*{told}"):
@@ -256,7 +262,13 @@ def test_a_schema_that_cannot_be_used_is_refused(schema: str, told: str) -> None
         ([b'{"a":{"b":1}}', b'{"a":{"c":[1]}}'], "struct<`a`:struct<`b`:bigint,`c`:array<bigint>>>"),
         ([b'{"a":[]}', b'{"a":[null,{"x":1}]}'], "struct<`a`:array<struct<`x`:bigint>>>"),
         ([b'{"a":{},"b":null,"c":[[]]}'], "struct<`a`:string,`b`:string,`c`:array<array<string>>>"),
-        ([b'{"a":18446744073709551615}'], "struct<`a`:double>"),
+        ([b'{"a":18446744073709551615}'], "struct<`a`:decimal(20,0)>"),
+        ([b'{"a":1}', b'{"a":-9223372036854775809}'], "struct<`a`:decimal(20,0)>"),
+        ([b'{"a":1}', b'{"a":[]}', b'{"a":9223372036854775808}'], "struct<`a`:string>"),
+        ([b'{"a":123456789012345678901234567890}', b'{"a":9223372036854775808}'], "struct<`a`:decimal(38,0)>"),
+        ([b'{"a":1%s}' % (b"0" * 38)], "struct<`a`:string>"),
+        ([b'{"a":9223372036854775808}', b'{"a":1.5}'], "struct<`a`:string>"),
+        ([b'{"a":1,"":{"":2}}'], "struct<`a`:bigint,``:struct<``:bigint>>"),
         ([b'{"a":true}', b'{"a":1}'], "struct<`a`:string>"),
     ],
 )
@@ -275,7 +287,17 @@ def test_an_inferred_type_takes_the_bodies_it_comes_from(orders: list[dict[str, 
     )
 
 
-@given(st.lists(JSON.map(lambda value: json.dumps({"a": value}).encode()), max_size=6))
+def test_an_inferred_integer_keeps_its_digits() -> None:
+    ids = [1, 9223372036854775807, 9223372036854775808, 18446744073709551615]
+    bodies = [b'{"id":%d}' % number for number in ids]
+    values, reasons = decoded(sql_type(infer_type(bodies)), *bodies)
+    assert ([int(value["id"]) for value in values], reasons) == (ids, [None] * 4)
+
+
+FINITE = JSON.map(lambda value: json.dumps({"a": value}).encode()).filter(is_json)
+
+
+@given(st.lists(FINITE, max_size=6))
 def test_any_json_can_be_inferred_from(bodies: list[bytes]) -> None:
     if not bodies:
         return

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rmqha.pipeline.sqltypes import SQL_TYPES, STRING_MAP, TIMESTAMP, TypeProblem, list_of, parse_type, sql_type
 
 LEAVES = st.sampled_from([*SQL_TYPES, pa.decimal128(38, 0), pa.decimal128(10, 2)])
-NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 def structs_of(kinds: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
