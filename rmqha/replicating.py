@@ -319,5 +319,6 @@ def state_of_log(store: MessageStore, settings: Settings, serving: LogServing | 
         role=settings.broker_role.value,
         offsets=offsets,
         read_limit=limit,
+        dispatched=store.derived.dispatcher.written_until,
         delay_levels=str(settings.message_delay_level),
     )

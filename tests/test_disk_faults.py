@@ -23,6 +23,7 @@ A page of the log that cannot be *read* is a signal, not an error, and is not st
 """
 
 import errno
+import json
 import os
 import random
 import re
@@ -290,19 +291,22 @@ def test_any_sectors_of_the_tail_lost_leave_a_prefix_of_whole_messages(tmp_path:
 
 @pytest.mark.parametrize("number", [5, 299], ids=["sealed", "last"])
 @pytest.mark.parametrize(
-    ("position", "status", "words"),
+    ("position", "bit", "status", "words"),
     [
-        pytest.param(15, 1, "has no unit|is .*, not ", id="QUEUEID"),
-        pytest.param(27, 1, "has no unit|is .*, not ", id="QUEUEOFFSET"),
-        pytest.param(88 + 765 + 1, 1, "has no unit|is .*, not ", id="topic"),
-        pytest.param(-1, 1, "queue . of Topic: unit .* is .*, not ", id="TAGS"),
+        pytest.param(15, 1, 1, "has no unit|is .*, not ", id="QUEUEID"),
+        pytest.param(20, 0x80, 1, "QUEUEOFFSET -.* is impossible", id="QUEUEOFFSET's sign"),
+        pytest.param(23, 8, 1, "QUEUEOFFSET .* is impossible.*unit .* leads to|ends at", id="bit 35 of QUEUEOFFSET"),
+        pytest.param(27, 1, 1, "has no unit|is .*, not ", id="QUEUEOFFSET"),
+        pytest.param(39, 4, 1, "belongs to no queue, by its SYSFLAG|ends at", id="a prepared message by SYSFLAG"),
+        pytest.param(88 + 765 + 1, 1, 1, "has no unit|is .*, not ", id="topic"),
+        pytest.param(-1, 1, 1, "queue . of Topic: unit .* is .*, not ", id="TAGS"),
         pytest.param(
-            -11, 0, "1 keys are missing in the index", id="KEYS"
+            -11, 1, 0, "1 keys are missing in the index", id="KEYS"
         ),  # as many a store does that Java has recovered
     ],
 )
 def test_a_flipped_bit_that_no_crc_covers_is_told_by_queues_and_index(
-    tmp_path: Path, position: int, status: int, words: str, number: int
+    tmp_path: Path, position: int, bit: int, status: int, words: str, number: int
 ) -> None:
     appended = clean_store(tmp_path / "store")
     assert "lacks" not in run("verify", tmp_path / "store").output
@@ -313,10 +317,15 @@ def test_a_flipped_bit_that_no_crc_covers_is_told_by_queues_and_index(
         file.seek(at % SEGMENT_SIZE)
         (old,) = file.read(1)
         file.seek(at % SEGMENT_SIZE)
-        file.write(bytes([old ^ 1]))
+        file.write(bytes([old ^ bit]))
     result = run("verify", tmp_path / "store")
     assert result.exit_code == status, result.output
     assert re.search(words, result.output), result.output
+    if "impossible" in words:
+        assert "1 messages fit no queue" in run("rebuild", tmp_path / "store").output
+        result = run("verify", tmp_path / "store", "--json")
+        assert result.exit_code == 1
+        assert json.loads(result.stdout)["messagesInNoQueue"] == 1
 
 
 # K6

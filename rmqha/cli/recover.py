@@ -178,5 +178,7 @@ def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
     opened.close_now(final_state=(lambda: final_state) if had_state else None)
     what = f"{built.queues} queues and the index" if settings.message_index_enable else f"{built.queues} queues"
     say(f"rebuilt {what} from {built.start} to {built.end}")
+    if built.refused:
+        say(f"{built.refused} messages fit no queue, and are in none: 'rmqha verify {store}' shows them")
     if built.skipped:
         say(f"{built.skipped} parts of the log are not records, and were skipped: 'rmqha verify {store}' shows them")

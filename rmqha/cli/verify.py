@@ -47,6 +47,12 @@ def verify(
     Each stretch of bad bytes is shown with its size and the remedy. Exit status 0: all is sound, or a crash has left a
     torn end, which the next start cuts. It is also 0 if one log is a prefix of the other (such as a backup of a store
     that has grown since), unless --exact is given. Exit status 1: damage or a difference was found.
+
+    A node may run on either store. Of a running node's store everything is judged up to one place of the log: what
+    comes later, and what the node deletes meanwhile, does not count.
+
+    A message whose QUEUEOFFSET is impossible, and a unit of a queue that leads to another message or to none, are
+    damage too. No checksum covers these fields.
     """
     comparison: Comparison | None = None
     settings = settings_of(store, conf, sets)

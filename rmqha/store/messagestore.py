@@ -150,6 +150,8 @@ class MessageStore:
         """
         known = NodeState.read(self.root, self.disk)
         self.node_state = known or NodeState.new()
+        if self._is_a_nodes:
+            self.node_state = replace(self.node_state, dispatched=0)  # it may make queues again
         if known is not None:  # we write no state into a store that is refused
             self._opening.write_state = self._write_opening_state
         self._keeps_state = known is not None or self._is_a_nodes

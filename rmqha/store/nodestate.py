@@ -47,7 +47,8 @@ class NodeState:
     None if reads end at the log's end. ``unproved_from`` is the offset from which a slave's log may hold other bytes
     than its master's, because they were not on the disk at an unclean stop; None if all is proved. ``delay_levels`` is
     the node's messageDelayLevel, for commands that build queues. ``failover`` is what a member of a failover cluster
-    knows of it; None for other nodes.
+    knows of it; None for other nodes. Queues and index have everything of the log before ``dispatched``; None if that
+    is not known.
     """
 
     store_id: str
@@ -72,6 +73,7 @@ class NodeState:
     delay_levels: str | None = None
     unproved_from: int | None = None
     failover: Mapping[str, Any] | None = None
+    dispatched: int | None = None
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -171,6 +173,7 @@ class NodeState:
             "warnings": list(self.warnings),
             "verdict": self.verdict,
             "readLimit": self.read_limit,
+            "dispatched": self.dispatched,
             "reads": None if self.reads is None else dict(self.reads),
             "messageDelayLevel": self.delay_levels,
             "unprovedFrom": self.unproved_from,
@@ -198,13 +201,14 @@ def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     texts = {field: content.get(name) for field, name in names.items()}
     tables, warnings, limit = content.get("tables"), content.get("warnings"), content.get("contactLimitSeconds")
     reads, read_limit, unproved = content.get("reads"), content.get("readLimit"), content.get("unprovedFrom")
-    failover = content.get("failover")
+    failover, dispatched = content.get("failover"), content.get("dispatched")
     return {
         **{field: text if isinstance(text, str) else None for field, text in texts.items()},
         "tables": tables if isinstance(tables, dict) else None,
         "reads": reads if isinstance(reads, dict) else None,
         "failover": failover if isinstance(failover, dict) else None,
         "read_limit": read_limit if isinstance(read_limit, int) and 0 <= read_limit < 2**63 else None,
+        "dispatched": dispatched if isinstance(dispatched, int) and 0 <= dispatched < 2**63 else None,
         "unproved_from": unproved if isinstance(unproved, int) and 0 <= unproved < 2**63 else None,
         "contact_limit": float(limit) if isinstance(limit, int | float) and limit > 0 else None,
         "warnings": tuple(filter(lambda text: isinstance(text, str), warnings if isinstance(warnings, list) else ())),

@@ -13,8 +13,9 @@ from rmqha.pipeline.errors import BoundaryError, DataLossError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import EARLIEST, LATEST, OnCorrupt, Options
 from rmqha.pipeline.pagecache import is_hot
-from rmqha.pipeline.plan import LogFile, LogPlan, log_folder, open_log
+from rmqha.pipeline.plan import LogFile, LogPlan, log_files, log_folder, open_log
 from rmqha.pipeline.segments import SegmentReader, Split
+from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.stretches import BadStretch, Part, Survey, look, merge
@@ -128,6 +129,22 @@ def verify(options: Options, engine: Engine, progress: Progress = no_progress) -
     node of ours is judged up to what it has verified, a running Java broker up to its last sound record. Raises
     StoreError, OSError.
     """
+    while True:
+        first = _first_file(options)
+        try:
+            return _verify(options, engine, progress)
+        except (StoreError, FileNotFoundError):
+            if not is_locked(options.path / "lock") or _first_file(options) == first:
+                raise  # else a running node has deleted an expired file meanwhile
+
+
+def _first_file(options: Options) -> LogFile | None:
+    """The first file of the log. Raises StoreError, OSError."""
+    folder = log_folder(options.path, options.settings.store_path_commit_log)
+    return next(iter(log_files(folder, options.settings.mapped_file_size_commit_log)), None)
+
+
+def _verify(options: Options, engine: Engine, progress: Progress) -> Verification:
     plan, live = _plan(replace(options, on_corrupt=OnCorrupt.SKIP))
     start, end = plan.start(), plan.stop()
     is_whole = end == plan.end
@@ -136,6 +153,12 @@ def verify(options: Options, engine: Engine, progress: Progress = no_progress) -
     on_split = partial(verify_split, drop_behind=options.drop_behind, judged_to=end)
     parts = run_range(engine, on_split, plan, start, end, progress)
     looked = merge(start, [found.part for found in parts])
+    for bad in looked.stretches if live and plan.state is None else ():
+        again = run_range(engine, on_split, plan, bad.start, bad.end, no_progress)
+        if merge(bad.start, [found.part for found in again]).end > bad.start:  # it has been written since
+            parts = run_range(engine, on_split, plan, start, bad.start, progress)
+            looked = merge(start, [found.part for found in parts])
+            break
     return judge(looked, _circumstances(plan, looked.end, end, live, is_whole))
 
 

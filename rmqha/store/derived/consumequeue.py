@@ -484,7 +484,7 @@ class ConsumeQueue:
         at = max(low, high - UNITS_LOOKED_AT, last_file)
         units = self._units_at(at * self.unit_size, high - at)
         ends = units["physical_offset"] + units["size"]
-        after = np.flatnonzero((ends > physical_offset) & _are_messages(units))
+        after = np.flatnonzero((ends > physical_offset) & are_messages(units))
         if not len(after):
             return high
         first = at + int(after[0])
@@ -747,7 +747,7 @@ class UnitReader:
             base = (at - 1) - (at - 1) % self._queue.file_size
             start = max(base, first, at - count * self._unit_size)
             units = self.read(start, (at - start) // self._unit_size)
-            found = np.flatnonzero(_are_messages(units))
+            found = np.flatnonzero(are_messages(units))
             if len(found):
                 return start + int(found[-1]) * self._unit_size
             at, count = start, min(BLANKS_BATCH, 16 * count)
@@ -819,14 +819,14 @@ class UnitReader:
         at, count = self._bisect(physical_offset, end), 1
         while at < end:  # blanks of missing messages may be there
             units = self.read(at, min(count, (end - at) // self._unit_size))
-            found = np.flatnonzero(_are_messages(units) & (units["physical_offset"] >= physical_offset))
+            found = np.flatnonzero(are_messages(units) & (units["physical_offset"] >= physical_offset))
             if len(found):
                 return at + int(found[0]) * self._unit_size
             at, count = at + len(units) * self._unit_size, min(BLANKS_BATCH, 16 * count)
         return end
 
 
-def _are_messages(units: Units) -> npt.NDArray[np.bool_]:
+def are_messages(units: Units) -> npt.NDArray[np.bool_]:
     """Which units are of messages, and not blanks or holes."""
     offsets, sizes = units["physical_offset"], units["size"]
     is_blank = (sizes == PRE_BLANK_SIZE) & (offsets == 0)

@@ -202,6 +202,7 @@ class Dispatcher:
         """When to log how far dispatch is, if it is still behind the log then."""
         self._is_logged = False
         self.reput_offset = start
+        self._written_until = start
         self.last_store_timestamp = 0
 
     @property
@@ -209,6 +210,11 @@ class Dispatcher:
         """How far dispatch is behind the log."""
         log = self._commit_log
         return log.verified_offset - max(self.reput_offset, log.min_offset)
+
+    @property
+    def written_until(self) -> int:
+        """Units and keys of all messages before this offset of the log are in the files of queues and index."""
+        return min(self._written_until, self.reput_offset)
 
     @property
     def progress(self) -> str | None:
@@ -331,6 +337,8 @@ class Dispatcher:
             return
         self._queues.write_pending()
         self._is_unwritten = False
+        if not pending:
+            self._written_until = self.reput_offset
         if pending and self._next_index_write is None:
             self._next_index_write = self._clock.callLater(INDEX_PAUSE_SECONDS, self._write_index_scheduled)
 
@@ -341,6 +349,8 @@ class Dispatcher:
         except OSError as error:
             self._is_unwritten = True
             self._refused(error)
+        if not self._is_unwritten:
+            self._written_until = self.reput_offset
 
     def finish(self, deadline: float) -> None:
         """Dispatch until the log's end, or until ``deadline`` of the monotonic clock. Raises OSError."""
@@ -353,6 +363,7 @@ class Dispatcher:
         self._queues.write_pending()
         self._write_index()
         self._is_unwritten = False
+        self._written_until = self.reput_offset
 
     def _write_index(self) -> None:
         if self._index is not None:
@@ -605,6 +616,7 @@ class Dispatcher:
     def go_back_to(self, offset: int) -> None:
         """Dispatch again from an offset of the log on. Queues and index skip what they have."""
         self.reput_offset = min(self.reput_offset, offset)
+        self._written_until = min(self._written_until, offset)
         self._singly_until = 0
         self._filled = None
         if self._unsubscribe is not None:

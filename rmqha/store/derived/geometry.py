@@ -106,7 +106,9 @@ class IndexContent:
         """The number of each slot's newest entry, as a view of the file."""
         return np.frombuffer(self._view, ">i4", geometry.slots, HEADER.size)
 
-    def problem(self, geometry: Geometry, with_slots: bool = True, all_of_it: bool = False) -> str | None:
+    def problem(
+        self, geometry: Geometry, with_slots: bool = True, all_of_it: bool = False, grows: bool = False
+    ) -> str | None:
         """What is wrong with the chains if this is the geometry. Only a part of a large file is checked.
 
         Without ``with_slots`` only entries are checked: after an unclean stop slots may be older.
@@ -114,7 +116,7 @@ class IndexContent:
         if not self.fits(geometry):
             return f"it is not a file of {geometry}"
         if self.is_empty:
-            is_sound = self._stored_count >= 0 and self._nonzero_end() <= HEADER.size
+            is_sound = self._stored_count >= 0 and (grows or self._nonzero_end() <= HEADER.size)
             return None if is_sound else "it has entries, or parts of them, that its header does not count"
         numbers = np.arange(1, self.index_count)
         if not all_of_it and len(numbers) > 4 * ENTRIES_PROVED:
@@ -182,12 +184,13 @@ class IndexContent:
                 seen.add(geometry)
                 yield geometry
 
-    def ends_in(self, geometry: Geometry) -> bool:
+    def ends_in(self, geometry: Geometry, grows: bool = False) -> bool:
         """Whether the last nonzero byte is in the last entry. Needed because a few entries alone prove little."""
         if self.index_count > FEW_ENTRIES or self.is_empty:
             return True
         last = geometry.entries_at + ENTRY_BYTES * (self.index_count - 1)
-        return last < self._nonzero_end() <= last + ENTRY_BYTES
+        end = self._nonzero_end()
+        return last < end and (grows or end <= last + ENTRY_BYTES)
 
     def _last_entry_places(self) -> Iterator[int]:
         end = self._nonzero_end()
@@ -217,23 +220,27 @@ def geometry_of(
     known: Geometry = DEFAULT_GEOMETRY,
     with_slots: bool = True,
     disk: Disk = DISK,
+    grows: bool = False,
 ) -> Geometry:
     """The proved geometry of an index file. It tries ``wanted``, ``known`` (that of other files) and more candidates.
 
+    If the file ``grows``, a process is adding entries, so there may be more than the header counted when it was read.
+
     Raises UnprovedIndexFile, OSError.
     """
+    with_slots = with_slots and not grows
     with IndexContent(path, disk) as content:
         problem = None
         for geometry in dict.fromkeys([wanted or known, known, DEFAULT_GEOMETRY, _by_ratio(content.size)]):
             if content.fits(geometry):
-                found = content.problem(geometry, with_slots)
-                if found is None and (geometry == wanted or content.ends_in(geometry)):
+                found = content.problem(geometry, with_slots, grows=grows)
+                if found is None and (geometry == wanted or content.ends_in(geometry, grows)):
                     return geometry
                 problem = problem or found
         if content.is_empty:
             raise UnprovedIndexFile(path, problem or f"it has {content.size} bytes and no entry that proves more")
         for geometry in content.candidates():
-            if content.problem(geometry, with_slots) is None and content.ends_in(geometry):
+            if content.problem(geometry, with_slots, grows=grows) is None and content.ends_in(geometry, grows):
                 return geometry
         raise UnprovedIndexFile(path, problem or f"its {content.size} bytes hold no chain of entries")
 

@@ -148,6 +148,11 @@ class CommitLog:
         self._queue.remove_first()
         self._start = self._queue.bases[0]
 
+    def drop_deleted(self) -> None:
+        """Forget the first segments, if another process has deleted them: the log is only read. Raises OSError."""
+        self._start = max(self._start, self._queue.drop_deleted())
+        self.max_offset = max(self.max_offset, self._start)
+
     def _append_blank(self, size: int) -> None:
         """Fill the last segment with a blank. The next segment is created first, so that recovery keeps the blank."""
         offset = self.max_offset

@@ -3,13 +3,18 @@
 import fcntl
 import os
 import struct
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from rmqha.store.errors import StoreInUse
 
 LOCK_CONTENT = b"lock"
 LOCKED_BYTES = 1
 FLOCK = "hhqqi"  # l_type, l_whence, l_start, l_len, l_pid
+MAX_LOOKS = 100
+Found = TypeVar("Found")
 
 # We use open file description locks. They conflict with the POSIX lock of a Java process. They also refuse a second
 # lock in this process, and checking the lock does not release it.
@@ -52,3 +57,14 @@ def is_locked(path: Path) -> bool:
         os.close(fd)
     lock_type: int = struct.unpack(FLOCK, found)[0]
     return lock_type != fcntl.F_UNLCK
+
+
+def while_files_go(live: bool, look: Callable[[], Found]) -> Found:
+    """What ``look`` finds. It begins again if a file goes while it looks: a running node deletes expired files.
+
+    Raises what ``look`` raises.
+    """
+    for _ in range(MAX_LOOKS if live else 0):
+        with suppress(FileNotFoundError):
+            return look()
+    return look()

@@ -679,6 +679,16 @@ class MappedFileQueue:
         self._forget(base)
         self._disk.remove(self.folder / file_name(base))
 
+    def drop_deleted(self) -> int:
+        """Forget the first segments, if another process has deleted their files. Returns where the first one starts.
+
+        Raises StoreError, OSError.
+        """
+        first = min((base for base, _ in self._disk.list_segments(self.folder)), default=self.end_offset)
+        while self._bases and self._bases[0] < first:
+            self._forget(self._bases.pop(0))
+        return first
+
     def trim_open(self, flushed_offset: int) -> None:
         """Close the least recently used segments, if too many are open. Unflushed ones stay open."""
         for base in list(self._open)[: max(0, len(self._open) - MAX_OPEN_FILES)]:

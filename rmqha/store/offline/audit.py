@@ -11,15 +11,22 @@ import numpy.typing as npt
 
 from rmqha.settings import Settings
 from rmqha.store.derived.batchqueue import NOT_COMPACTED, BatchConsumeQueue, batch_unit_of
-from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
-from rmqha.store.derived.dispatchrequest import DispatchRequest, is_possible_offset, read_dispatch_request
+from rmqha.store.derived.consumequeue import ConsumeQueue, Unit, Units, are_messages
+from rmqha.store.derived.dispatchrequest import (
+    DispatchRequest,
+    is_possible_offset,
+    read_dispatch_request,
+    read_if_sound,
+)
 from rmqha.store.derived.geometry import UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, configured_geometry, index_paths, read_entries
-from rmqha.store.derived.queuetable import QueueTable, open_queues
+from rmqha.store.derived.queuetable import QueueKey, QueueTable, open_queues
 from rmqha.store.derived.replacing import index_geometry
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.lockfile import is_locked, while_files_go
 from rmqha.store.log.stretches import BadStretch, Progress
+from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.findings import Verification
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import index_hashes, tags_hash
@@ -27,6 +34,8 @@ from rmqha.wire.javahash import index_hashes, tags_hash
 MAX_PROBLEMS = 20
 BATCH_BYTES = 4 * 1024 * 1024
 UNITS_BATCH = 1 << 18
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+"""Queues of light messages of RocketMQ 5.x. Their units lead to messages of other topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +45,8 @@ class Audit:
     Queues are built up to ``built_until`` in the log; the next dispatch continues there, so later records are not
     checked. Missing keys are not a problem: a Java broker's recovery loses some, and ``rmqha rebuild`` adds them.
     ``lost_units`` counts units that point to damaged bytes of the log. They do not count as further problems.
-    ``misplaced`` counts queues of the wrong type for their topic (``queue.type`` of 5.x).
+    ``misplaced`` counts queues of the wrong type for their topic (``queue.type`` of 5.x). ``unqueued`` counts messages
+    that can be in no queue, because their QUEUEOFFSET is impossible: building queues again leaves them out.
     """
 
     problems: tuple[str, ...]
@@ -46,6 +56,7 @@ class Audit:
     built_until: int
     lost_units: int = 0
     misplaced: int = 0
+    unqueued: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +91,14 @@ class QueueFindings:
         if self.audit is not None and self.audit.problems:
             yield from self.audit.problems
             more = self.audit.problem_count - len(self.audit.problems)
-            yield f"{f'and {more} more; ' if more else ''}'rmqha rebuild {store}' rebuilds queues and index"
+            if self.audit.unqueued:
+                advice = (
+                    f"{self.audit.unqueued} messages can be in no queue; 'rmqha rebuild' would leave them out, and "
+                    f"'rmqha verify {store} --against REPLICA' shows whether a replica has them as they were"
+                )
+            else:
+                advice = f"'rmqha rebuild {store}' rebuilds queues and index"
+            yield f"{f'and {more} more; ' if more else ''}{advice}"
 
     def as_json(self) -> dict[str, Any]:
         """The findings for ``--json``."""
@@ -94,6 +112,7 @@ class QueueFindings:
             "missingKeys": audited.missing_keys,
             "lostUnits": audited.lost_units,
             "misplacedQueues": audited.misplaced,
+            "messagesInNoQueue": audited.unqueued,
         }
 
 
@@ -110,53 +129,84 @@ def audit_proved(
     root: Path, log: CommitLog, proof: Verification, settings: Settings, progress: Progress
 ) -> QueueFindings:
     """Compare the queues and the index below ``root`` with their log, in which ``proof`` was found. Raises OSError."""
+    live = proof.live or is_locked(root / "lock")
     has_lost_end = proof.torn_end is not None or bool(proof.stretches and proof.stretches[-1].start == proof.end)
     end = audited_end(proof)
     lost_from = end if has_lost_end or end < proof.end else None
+    stretches = _inner_stretches(proof)
     try:
-        return QueueFindings(audit(root, log, end, settings, progress, _inner_stretches(proof), lost_from))
+        return QueueFindings(
+            while_files_go(live, lambda: audit(root, log, end, settings, progress, stretches, lost_from, live))
+        )
     except StoreError as error:
         return QueueFindings(trouble=str(error))
 
 
 class _Auditor:
-    def __init__(self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes") -> None:
+    def __init__(self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes", log: CommitLog) -> None:
         self._queues = queues
         self._delay_levels = delay_levels
         self._bad = bad
+        self._log = log
         self.problems: list[str] = []
         self.problem_count = 0
-        self.next_offsets: dict[tuple[str, int], int] = {}
+        self.unqueued = 0
+        self.next_offsets: dict[QueueKey, int] = {}
+        self._agreed: Counter[QueueKey] = Counter()
+        """How many units of each queue are those of their messages."""
 
     def complain(self, problem: str) -> None:
         self.problem_count += 1
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
+    def expected_offset(self, request: DispatchRequest) -> int | None:
+        """The offset at which the message's queue must have its unit. None if no queue has one."""
+        if not request.is_queued:
+            return None
+        if self._queues.types.is_batch(request.topic, request.sys_flag):
+            try:
+                return request.batch[0]
+            except ValueError as error:
+                self._complain_of_offset(request, str(error))
+                return None
+        if not is_possible_offset(request.queue_offset, request.physical_offset):
+            self._complain_of_offset(request, f"QUEUEOFFSET {request.queue_offset} is impossible at this place")
+            return None
+        return request.queue_offset
+
+    def _complain_of_offset(self, request: DispatchRequest, problem: str) -> None:
+        self.unqueued += 1
+        self.complain(
+            f"the message at {request.physical_offset}, of queue {request.queue_id} of {request.topic}, can be in no "
+            f"queue: {problem}"
+        )
+
     def check_unit(self, request: DispatchRequest) -> None:
         """The queue must have a unit for the message, at the queue offset that the message contains."""
-        if request.is_queued and self._queues.types.is_batch(request.topic, request.sys_flag):
+        offset = self.expected_offset(request)
+        if offset is None:
+            return
+        if self._queues.types.is_batch(request.topic, request.sys_flag):
             self._check_batch(request)
             return
-        if not request.is_queued or not is_possible_offset(request.queue_offset, request.physical_offset):
-            return
+        key = request.topic, request.queue_id
         name = f"queue {request.queue_id} of {request.topic}"
-        self.next_offsets[request.topic, request.queue_id] = request.queue_offset + 1
-        queue = self._queues.get(request.topic, request.queue_id)
-        unit = None if queue is None else queue.unit(request.queue_offset)
+        self.next_offsets[key] = offset + 1
+        queue = self._queues.get(*key)
+        unit = None if queue is None else queue.unit(offset)
         tags_code = request.tags_code(self._delay_levels)
         expected = Unit(request.physical_offset, request.size, tags_code)
         if unit is None:
-            self.complain(f"{name} has no unit {request.queue_offset}, for the message at {request.physical_offset}")
-        elif unit != expected and not _was_recovered_by_java(request, unit, expected):
-            self.complain(f"{name}: unit {request.queue_offset} is {tuple(unit)}, not {tuple(expected)}")
+            self.complain(f"{name} has no unit {offset}, for the message at {request.physical_offset}")
+        elif unit == expected or _was_recovered_by_java(request, unit, expected):
+            self._agreed[key] += 1
+        else:
+            self.complain(f"{name}: unit {offset} is {tuple(unit)}, not {tuple(expected)}")
 
     def _check_batch(self, request: DispatchRequest) -> None:
         """The same for a message of a topic with batch consume queues."""
-        try:
-            expected = batch_unit_of(request, self._delay_levels)
-        except ValueError:  # dispatch gives it no unit
-            return
+        expected = batch_unit_of(request, self._delay_levels)
         name = f"batch queue {request.queue_id} of {request.topic}"
         self.next_offsets[request.topic, request.queue_id] = expected.end_offset
         queue = self._queues.get(request.topic, request.queue_id)
@@ -166,12 +216,41 @@ class _Auditor:
         elif unit._replace(compacted_offset=NOT_COMPACTED) != expected:
             self.complain(f"{name}: the unit of offset {expected.base_offset} is {tuple(unit)}, not {tuple(expected)}")
 
-    def check_ends(self) -> None:
-        """A queue must not continue after its last message in the log."""
+    def check_queues(self) -> None:
+        """Each unit must be that of a message, and a queue must not continue after its last message in the log."""
         for key, queue in self._queues.queues.items():
+            if key[0].startswith(LIGHT_QUEUE_PREFIX):  # its messages have another topic
+                continue
             end = self.next_offsets.get(key, queue.min_offset)
+            if not isinstance(queue, BatchConsumeQueue):
+                self._check_units(key, queue, min(end, queue.max_offset))
             if queue.max_offset > end and not self._bad.holds_all(queue, end):
                 self.complain(f"queue {key[1]} of {key[0]} ends at {queue.max_offset}, the log's last is {end - 1}")
+
+    def _check_units(self, key: QueueKey, queue: ConsumeQueue, end: int) -> None:
+        """Name the units before ``end`` whose place in the log holds no message of this queue and queue offset."""
+        if self._bad.count_sound(queue, end) == self._agreed[key]:
+            return
+        for offset, unit in self._bad.sound_units(queue, end):
+            wrong = self._what_is_wrong(key, offset, unit)
+            if wrong is not None:
+                self.complain(
+                    f"queue {key[1]} of {key[0]}: unit {offset} leads to {unit.physical_offset}, where {wrong}"
+                )
+
+    def _what_is_wrong(self, key: QueueKey, queue_offset: int, unit: Unit) -> str | None:
+        """What is there instead of the unit's message; None if it is there."""
+        data = self._log.get_data(unit.physical_offset, unit.size)
+        found = None if data is None else read_if_sound(data, unit.physical_offset, 0)
+        if not isinstance(found, DispatchRequest) or found.size != unit.size:
+            return "no message of this size starts"
+        if not found.is_queued:
+            return "the message belongs to no queue, by its SYSFLAG"
+        if (found.topic, found.queue_id, found.queue_offset) != (*key, queue_offset):
+            return (
+                f"there is the message of QUEUEOFFSET {found.queue_offset} in queue {found.queue_id} of {found.topic}"
+            )
+        return None
 
 
 def _was_recovered_by_java(request: DispatchRequest, unit: Unit, expected: Unit) -> bool:
@@ -194,6 +273,30 @@ class _BadBytes:
     def __bool__(self) -> bool:
         return len(self._starts) > 0
 
+    def count_sound(self, queue: ConsumeQueue, end: int) -> int:
+        """How many units before ``end``, other than blanks, point elsewhere."""
+        return sum(len(offsets) for offsets, _ in self._sound(queue, end))
+
+    def sound_units(self, queue: ConsumeQueue, end: int) -> Iterator[tuple[int, Unit]]:
+        """These units, each after its queue offset."""
+        for offsets, units in self._sound(queue, end):
+            yield from zip(offsets.tolist(), (Unit(*unit) for unit in units.tolist()), strict=True)
+
+    def _sound(self, queue: ConsumeQueue, end: int) -> Iterator[tuple[npt.NDArray[np.int64], Units]]:
+        at = queue.min_offset
+        while at < end and len(units := queue.units(at, min(UNITS_BATCH, end - at))):
+            wanted = are_messages(units) & ~self._inside(units["physical_offset"].astype(np.int64))
+            yield at + np.flatnonzero(wanted), units[wanted]
+            at += len(units)
+        queue.release_files()
+
+    def _inside(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """For each of these offsets of the log, whether it is one of these bytes."""
+        if not self:
+            return np.zeros(len(offsets), np.bool_)
+        nearest = np.searchsorted(self._starts, offsets, side="right") - 1
+        return (nearest >= 0) & (offsets < self._ends[nearest])
+
     def count(self, queue: ConsumeQueue) -> int:
         """How many units of the queue point to these bytes."""
         return sum(int(inside.sum()) for inside in self._look(queue, queue.min_offset))
@@ -208,17 +311,13 @@ class _BadBytes:
             yield from self._look_at_batches(queue, at)
             return
         while len(units := queue.units(at, UNITS_BATCH)):
-            offsets = units["physical_offset"].astype(np.int64)
-            nearest = np.searchsorted(self._starts, offsets, side="right") - 1
-            yield (nearest >= 0) & (offsets < self._ends[nearest])
+            yield self._inside(units["physical_offset"].astype(np.int64))
             at += len(units)
         queue.release_files()
 
     def _look_at_batches(self, queue: BatchConsumeQueue, at: int) -> Iterator[npt.NDArray[np.bool_]]:
         while batches := queue.batches(at, UNITS_BATCH):
-            offsets = np.array([batch.physical_offset for batch in batches], np.int64)
-            nearest = np.searchsorted(self._starts, offsets, side="right") - 1
-            yield (nearest >= 0) & (offsets < self._ends[nearest])
+            yield self._inside(np.array([batch.physical_offset for batch in batches], np.int64))
             at = batches[-1].end_offset
         queue.release_files()
 
@@ -231,38 +330,50 @@ def audit(
     progress: Progress,
     stretches: Sequence[BadStretch] = (),
     lost_from: int | None = None,
+    live: bool = False,
 ) -> Audit:
     """Compare queues and index below ``root`` with the log's records before ``end``. Raises StoreError, OSError.
 
     ``stretches`` are not records, and neither is anything from ``lost_from`` on. Units that point there are only
-    counted.
+    counted. With ``live`` another process is writing the store: units and keys of messages from ``end`` on are not
+    looked at, and neither is what it has deleted.
     """
-    bad_queues: dict[tuple[str, int], str] = {}
+    bad_queues: dict[QueueKey, str] = {}
+    dispatched = _dispatched(root) if live else None
     queues = open_queues(root, settings, owned=False, problems=bad_queues)
-    bad = _BadBytes(stretches, lost_from)
     try:
+        _find_ends(queues)
+        log_end, end = end, min(end, queues.max_physical_offset)
+        if live:
+            end = end if dispatched is None else min(end, dispatched)
+            _find_ends(queues)  # a queue may have been looked at before it got a message that is before another's last
+            log.drop_deleted()
+        end = max(log.min_offset, end)
         for queue in queues.queues.values():
-            queue.find_end()
             queue.correct_min_offset(log.min_offset)
             queue.release_files()
-        end = max(log.min_offset, min(end, queues.max_physical_offset))
-        auditor = _Auditor(queues, settings.message_delay_level, bad)
+        bad = _BadBytes(stretches, lost_from)
+        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes(stretches, end) if live else bad, log)
         for folder in queues.misplaced:
             auditor.complain(f"{folder} is a queue of the wrong type for its topic (queue.type in topics.json)")
         for (topic, queue_id), problem in bad_queues.items():
             auditor.complain(f"queue {queue_id} of {topic} is damaged: {problem} (rmqha rebuild rebuilds it)")
-        index = _IndexEntries(root, settings, auditor.complain)
+        index = _IndexEntries(root, settings, auditor.complain, live)
         missing_keys = 0
         for start, stop in _sound_ranges(log.min_offset, end, stretches):
             at = start
             while at < stop:
                 keys: list[str] = []
                 offsets: list[int] = []
-                before, at = at, _audit_some(log, at, stop, auditor, keys, offsets)
+                before, at = at, _audit_some(log, at, stop, auditor.check_unit, keys, offsets)
                 expected = Counter(zip(offsets, index_hashes(keys).tolist(), strict=True)) if keys else Counter()
                 missing_keys += (expected - index.between(before, at)).total()
                 progress(at)
-        auditor.check_ends()
+        auditor.check_queues()
+        for at, stop in _sound_ranges(end, log_end, stretches):
+            while at < stop:  # no queue has these messages yet
+                at = _audit_some(log, at, stop, auditor.expected_offset, [], [])
+                progress(at)
         lost_units = sum(map(bad.count, queues.queues.values())) if bad else 0
         return Audit(
             tuple(auditor.problems),
@@ -272,20 +383,41 @@ def audit(
             end,
             lost_units,
             len(queues.misplaced),
+            auditor.unqueued,
         )
     finally:
         queues.close()
 
 
+def _dispatched(root: Path) -> int | None:
+    """Up to where in the log a running node has written its queues and index; None if it does not say."""
+    state = NodeState.read(root)
+    return None if state is None else state.dispatched
+
+
+def _find_ends(queues: QueueTable) -> None:
+    for queue in queues.queues.values():
+        queue.find_end()
+        queue.release_files()
+
+
 def _sound_ranges(start: int, end: int, stretches: Sequence[BadStretch]) -> Iterator[tuple[int, int]]:
     """The ranges between bad stretches, from ``start`` to ``end``."""
     for bad in stretches:
-        yield start, min(bad.start, end)
+        if bad.start > start:
+            yield start, min(bad.start, end)
         start = max(start, bad.end)
     yield start, end
 
 
-def _audit_some(log: CommitLog, start: int, end: int, auditor: _Auditor, keys: list[str], offsets: list[int]) -> int:
+def _audit_some(
+    log: CommitLog,
+    start: int,
+    end: int,
+    check: Callable[[DispatchRequest], object],
+    keys: list[str],
+    offsets: list[int],
+) -> int:
     data = log.get_data(start, log.segment_size)
     assert data is not None, "the end is inside the log"
     position, limit = 0, min(len(data), end - start)
@@ -294,7 +426,7 @@ def _audit_some(log: CommitLog, start: int, end: int, auditor: _Auditor, keys: l
         if isinstance(request, int):
             position += request
             continue
-        auditor.check_unit(request)
+        check(request)
         if request.is_indexed:
             own = [f"{request.topic}#{key}" for key in request.index_keys()]
             keys += own
@@ -306,12 +438,15 @@ def _audit_some(log: CommitLog, start: int, end: int, auditor: _Auditor, keys: l
 class _IndexEntries:
     """All entries of all index files, in the order of their messages."""
 
-    def __init__(self, root: Path, settings: Settings, complain: Callable[[str], None]) -> None:
+    def __init__(self, root: Path, settings: Settings, complain: Callable[[str], None], live: bool) -> None:
         arrays = []
         wanted = configured_geometry(settings.max_hash_slot_num, settings.max_index_num)
         for path in index_paths(root / INDEX_FOLDER):
+            if live and not path.stat().st_size:  # it is just being created
+                continue
             try:
-                arrays.append(read_entries(path, geometry_of(path, wanted, index_geometry(root, settings))))
+                made = index_geometry(root, settings)
+                arrays.append(read_entries(path, geometry_of(path, wanted, made, grows=live)))
             except UnprovedIndexFile as error:
                 complain(str(error))
         self._offsets = _joined([array["physical_offset"] for array in arrays])
@@ -336,14 +471,13 @@ def wrong_units(root: Path, log: CommitLog, settings: Settings, start: int, end:
     """
     queues = open_queues(root, settings, owned=False, disk=log.disk)
     try:
+        _find_ends(queues)
         for queue in queues.queues.values():
-            queue.find_end()
             queue.correct_min_offset(log.min_offset)
-            queue.release_files()
-        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None))
+        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None), log)
         at, end = start, min(end, queues.max_physical_offset)
         while at < end:
-            at = _audit_some(log, at, end, auditor, [], [])
+            at = _audit_some(log, at, end, auditor.check_unit, [], [])
         return auditor.problem_count
     finally:
         queues.close()

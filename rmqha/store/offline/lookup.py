@@ -96,7 +96,7 @@ class Lookup:
         found: set[int] = set()
         for path in index_paths(self._store.root / INDEX_FOLDER):
             try:
-                entries = read_entries(path, geometry_of(path, wanted, made, with_slots=False))
+                entries = read_entries(path, geometry_of(path, wanted, made, False, grows=self._store.live))
             except UnprovedIndexFile:
                 break
             offsets = entries["physical_offset"]

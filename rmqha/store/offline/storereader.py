@@ -7,7 +7,7 @@ from rmqha.settings import Settings
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
-from rmqha.store.log.lockfile import is_locked
+from rmqha.store.log.lockfile import is_locked, while_files_go
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
 from rmqha.store.log.stretches import Progress, prove, survey
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE
@@ -48,12 +48,24 @@ class StoreReader:
 
     def verify(self, progress: Progress) -> Verification:
         """Prove every record, also those that follow bad bytes. Raises OSError."""
+        return while_files_go(self.live, lambda: self._verify(progress))
+
+    def _verify(self, progress: Progress) -> Verification:
+        self._drop_deleted()
         looked = survey(self.log, self.log.min_offset, self.limit, progress)
         is_anothers = self.live and self.state is None  # a Java broker is writing after the end
+        for bad in looked.stretches if is_anothers else ():
+            if self.log.scan(bad.start, bad.end).end > bad.start:  # it has written the record since we looked there
+                looked = survey(self.log, self.log.min_offset, bad.start, progress)
+                break
         written_end = looked.end if is_anothers else min(self.limit, self.log.stale_end(looked.end))
         confirmed = 0 if self.state is None else self.state.confirmed_offset
         has_segments = bool(self.log.segment_bases)
         return judge(looked, Circumstances(self.live, self.stopped_uncleanly, confirmed, written_end, has_segments))
+
+    def _drop_deleted(self) -> None:
+        if self.live:
+            self.log.drop_deleted()
 
     @property
     def stopped_uncleanly(self) -> bool:
@@ -62,6 +74,11 @@ class StoreReader:
 
     def compare(self, end: int, other: "StoreReader", other_end: int, progress: Progress) -> Comparison:
         """Compare the bytes up to ``end`` with those of a log proved up to ``other_end``. Raises OSError."""
+        return while_files_go(self.live or other.live, lambda: self._compare(end, other, other_end, progress))
+
+    def _compare(self, end: int, other: "StoreReader", other_end: int, progress: Progress) -> Comparison:
+        self._drop_deleted()
+        other._drop_deleted()
         start = max(self.log.min_offset, other.log.min_offset)
         common_end = min(end, other_end)
         found = Difference()
@@ -97,7 +114,14 @@ class StoreReader:
         at = max(log.min_offset, start - start % log.segment_size)
         while at < limit:
             room = log.segment_size - at % log.segment_size
-            data = log.get_data(at, room)
+            try:
+                data = log.get_data(at, room)
+            except FileNotFoundError:
+                if not self.live or log.min_offset > at:
+                    raise
+                log.drop_deleted()
+                at = max(at, log.min_offset)
+                continue
             assert data is not None, "the limit lies within the log"
             try:
                 record = check_record(data, 0, at, room)
