@@ -1,17 +1,25 @@
-"""How much of the log a connection's transport has really passed to the kernel (spec/ha.md 14).
+"""How much of the log a connection's peer can have received (spec/ha.md 14).
 
-A transport buffers what its socket does not take yet. A slave cannot hold those bytes, so a report that includes them
-is false. We count the bytes that the socket takes, and remember where in this stream each piece of the log lies.
+A transport buffers what its socket does not take yet, and the kernel keeps what the peer's TCP has not acknowledged. A
+slave cannot hold those bytes, so a report that includes them is false. We count the bytes that the socket takes, ask
+the kernel how many of them it still keeps, and remember where in this stream each piece of the log lies.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fcntl import ioctl
+from struct import Struct
+from termios import TIOCOUTQ
 from typing import Any
 
 from twisted.protocols.policies import ProtocolWrapper
 
 from rmqha.wire.transfer import TRANSFER_HEADER
+
+INT = Struct("i")
+PIECES_KEPT = 256
+"""With more pieces of the log on the way, those that have arrived are looked for at each write, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +97,37 @@ class HandedOffset:
             return
         self._position = max(self._position, self._written)
         if log is not None:
-            self._settle()
+            if len(self._pieces) >= PIECES_KEPT:
+                self._settle()
             self._pieces.append(_Piece(self._position, *log, size))
         self._position += size
 
-    def _settle(self) -> None:
-        """Forget the pieces that the socket has taken completely."""
-        pieces = self._pieces
-        while pieces and self._taken >= pieces[0].position + pieces[0].size:
+    def _settle(self) -> int:
+        """Forget the pieces that have arrived completely. Returns how many bytes of the connection have arrived."""
+        arrived, pieces = self._taken - self._kept_by_the_kernel(), self._pieces
+        while pieces and arrived >= pieces[0].position + pieces[0].size:
             self._offset = pieces.popleft().end
+        return arrived
+
+    def _kept_by_the_kernel(self) -> int:
+        """How many bytes the peer's TCP has not acknowledged yet (Linux: SIOCOUTQ); 0 where nobody tells."""
+        handle = getattr(self._socket, "socket", None)
+        if handle is None:
+            return 0
+        try:
+            (kept,) = INT.unpack(ioctl(handle, TIOCOUTQ, bytes(INT.size)))
+        except OSError:  # another system, or the connection has just ended
+            return 0
+        return int(kept)
 
     @property
     def offset(self) -> int:
-        """The end of what the socket has taken of the log."""
-        self._settle()
+        """The end of what can have arrived of the log."""
+        arrived = self._settle()
         if not self._pieces:
             return self._offset
         first = self._pieces[0]
-        frames, rest = divmod(max(0, self._taken - first.position), self._frame_bytes)
+        frames, rest = divmod(max(0, arrived - first.position), self._frame_bytes)
         in_frame = max(0, rest - TRANSFER_HEADER.size)
         return min(first.end, first.start + frames * self._batch_bytes + in_frame)
 

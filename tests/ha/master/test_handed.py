@@ -1,8 +1,10 @@
 """How much of the log has left a transport: exact for plain sockets, never too low with TLS."""
 
 import contextlib
+import socket
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.admission.limits import HALimits
-from rmqha.ha.master.handed import HandedOffset
+from rmqha.ha.master.handed import PIECES_KEPT, HandedOffset
 from rmqha.ha.master.protocol import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.tls.endpoints import TLSFiles
@@ -125,6 +127,32 @@ class PlainTests(SynchronousTestCase):
             socket.lose()
         clock.advance(0)
         self.factory.doStop()
+
+    def test_what_lies_in_our_kernel_has_not_arrived(self) -> None:
+        """The peer's TCP takes less than ours."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+            near = socket.create_connection(server.getsockname())
+            far, _ = server.accept()
+        self.addCleanup(near.close)
+        self.addCleanup(far.close)
+        near.setblocking(False)
+        transport = SimpleNamespace(socket=near, writeSomeData=near.send)
+        handed = HandedOffset(transport, 1000)
+        handed.begin(0)
+        count = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                handed.will_write(1012, (1000 * count, 1000 * count + 1000))
+                if transport.writeSomeData(bytes(1012)) < 1012:
+                    break
+                count += 1
+        self.assertGreater(count, PIECES_KEPT)
+        self.assertLess(handed.offset, 1000 * count)
+        far.setblocking(False)
+        while handed.offset < 1000 * count:
+            with contextlib.suppress(BlockingIOError):
+                far.recv(1 << 20)
 
     def test_it_leaves_the_transport_as_it_was(self) -> None:
         clock = self.serve(1000)
