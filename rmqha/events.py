@@ -474,6 +474,11 @@ class Event(StrEnum):
         "warn",
         "Name server: a master of an older epoch wanted to register: `address`, `epoch`, `leader`, `known`.",
     )
+    STRANGER_REFUSED = (
+        "stranger_refused",
+        "warn",
+        "Name server: a peer may not do what it asked for: `host`, `reason`. See name-servers.md.",
+    )
     BROKER_REGISTERED = "broker_registered", "info", "Name server: a broker registered: `name`, `id`, `address`."
     BROKER_GONE = "broker_gone", "info", "Name server: a broker is gone: `name`, `id`, `address`."
     TOPICS_NOT_FORGOTTEN = "topics_not_forgotten", "critical", "Name server: a bug. Topics of a gone broker stay."

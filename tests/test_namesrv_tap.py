@@ -71,6 +71,8 @@ class OptionsTests(SynchronousTestCase):
             ("--port=", "port= is not a port"),
             ("--folder=", "folder='' is not a folder"),
             ("--folder=~nobody-of-this-name/x", "home"),
+            ("--allow-brokers=10.0.0.1/8", "allow-brokers=10.0.0.1/8: .*host bits"),
+            ("--allow-admin=operator", "--allow-admin by name needs --tls-verify-slaves"),
             ("--log-format=xml", "log-format is 'xml', not text or json"),
             ("--store=x", "store"),
         ):
