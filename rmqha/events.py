@@ -449,6 +449,14 @@ class Event(StrEnum):
         "The master's consumer offsets are lower than those that this slave had.",
     )
 
+    # Names of hosts
+    NAME_UNKNOWN = (
+        "name_unknown",
+        "warn",
+        "A name of our own has no address yet, so the process waits: `what` is the setting, `name`, `reason`.",
+    )
+    NAME_FOUND = "name_found", "info", "A name of our own has an address now: `what`, `name`, `address`."
+
     # Name servers
     REGISTERED = "registered", "info", "The broker is registered with a name server: `name`."
     NOT_REGISTERED = (
