@@ -503,6 +503,11 @@ class Event(StrEnum):
         "warn",
         "The coordinator has another cluster id than before: it has lost its keys, or it is another one.",
     )
+    WITNESS_OPEN_TO_ALL = (
+        "witness_open_to_all",
+        "warn",
+        "The witness listens beyond loopback without a login, a list of addresses or client certificates.",
+    )
     WITNESS_CREATED = (
         "witness_created",
         "warn",

@@ -29,7 +29,7 @@ from rmqha.ops.listening import HttpPort, ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessService, go_by_monotonic_time, leave, parse_port
 from rmqha.ops.tlsoptions import TLS_CERTIFICATE, TLS_VERIFY, TLSOptions, secured
-from rmqha.remoting.networks import network_of
+from rmqha.remoting.networks import is_loopback, network_of
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.rereading import reread_certificates
@@ -175,6 +175,13 @@ class WitnessPlan:
     tls: TLSSources | None
     login: Path | None
 
+    @property
+    def is_open_to_all(self) -> bool:
+        """Whether everybody on the network may change its keys."""
+        guarded = self.allowed is not None or self.login is not None
+        shows_certificate = self.tls is not None and self.tls.server is not None and self.tls.server.verifies_peers
+        return not guarded and not shows_certificate and not is_loopback(self.address)
+
     def read_login(self) -> Login | None:
         """Who may log in; None: everybody may call. Raises SettingsError."""
         return None if self.login is None else read_login(self.login)
@@ -248,6 +255,12 @@ class Witness:
         if server is not None:
             security = str(server)
             endpoint = server.endpoint(endpoint, self._clock, SlaveCheck(self._clock).refused)
+        if plan.is_open_to_all:
+            self._log.warn(
+                "the witness serves everybody who reaches its port: anyone can make any node lead, or none. "
+                "Use --witness-login, --witness-allow or --witness-tls-ca, or --witness-bind=127.0.0.1",
+                event=Event.WITNESS_OPEN_TO_ALL,
+            )
         return ListeningService(endpoint, self.factory, "witness", security, failed)
 
     def reload(self) -> None:

@@ -5,7 +5,6 @@ whose connection still answers is alive: nobody else takes its place.
 """
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -13,7 +12,7 @@ from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.admission.allowlist import AllowList
-from rmqha.remoting.networks import network_of
+from rmqha.remoting.networks import is_loopback, network_of
 from rmqha.remoting.protocol import RemotingError, RemotingProtocol
 from rmqha.tls.gate import peer_names
 from rmqha.wire.command import RequestCode
@@ -49,11 +48,7 @@ class Peer:
     @property
     def is_local(self) -> bool:
         """Whether it is on this machine."""
-        try:
-            address = ip_address(network_of(self.host))  # an IPv4 address that is mapped to IPv6 is the IPv4 address
-        except ValueError:
-            return self.host == "::1"
-        return address.is_loopback
+        return is_loopback(self.host)
 
     def is_in(self, allowed: AllowList) -> bool:
         """Whether its address or its certificate is listed."""
