@@ -352,6 +352,7 @@ class NameServerProcess(ProcessService):
                 self._reactor,
                 self._cannot_listen,
                 None if self._witness is None else self._witness.factory,
+                self._tls.server,
             ).setServiceParent(self)
 
     def _open_witness(self, plan: WitnessPlan, clock: IReactorTime) -> None:

@@ -24,16 +24,21 @@ PROVED_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who sends requests on a connection: its address, and the names in its verified certificate, if any."""
+    """Who sends requests on a connection: its address, and the names in its verified certificate, if any.
+
+    ``own_host`` is the address of our end.
+    """
 
     connection: Any
     host: str = ""
     names: frozenset[str] = frozenset()
+    own_host: str = ""
 
     @classmethod
     def of(cls, connection: RemotingProtocol) -> "Peer":
         """The peer of an open connection."""
-        return cls(connection, connection.peer_host[0], frozenset(peer_names(connection.transport)))
+        names = frozenset(peer_names(connection.transport))
+        return cls(connection, connection.peer_host[0], names, connection.own_host)
 
     def is_same(self, other: "Peer") -> bool:
         """Whether the other connection is of the same peer: it shows the same certificate or, without one, comes from
@@ -48,7 +53,7 @@ class Peer:
     @property
     def is_local(self) -> bool:
         """Whether it is on this machine."""
-        return is_loopback(self.host)
+        return is_loopback(self.host) or self.host == self.own_host
 
     def is_in(self, allowed: AllowList) -> bool:
         """Whether its address or its certificate is listed."""

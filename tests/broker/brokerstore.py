@@ -25,6 +25,7 @@ from tests.ha.doubles import LineTransport, content_of
 from tests.remoting.test_protocol import commands_in, frame
 
 SEGMENT_SIZE = 64 * 1024
+OWN_HOST = "192.0.2.200"
 NOW_MS = 1_795_000_000_000
 
 
@@ -54,6 +55,7 @@ class Client:
         self.line = LineTransport(clock)
         if host is not None:
             self.line.peerAddr = IPv4Address("TCP", host, 4711)
+            self.line.hostAddr = IPv4Address("TCP", OWN_HOST, 9876)
         self.protocol = RemotingProtocol(processors, clock)
         self.line.attach(self.protocol)
         self._clock = clock

@@ -10,7 +10,7 @@ from rmqha.namesrv.service import NameServerService
 from rmqha.remoting.registration import encode_body
 from rmqha.store.metadata import DataVersion, TopicConfigTable
 from rmqha.wire.command import RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
-from tests.broker.brokerstore import Client
+from tests.broker.brokerstore import OWN_HOST, Client
 from tests.namesrv.test_service import BODY, MASTER, MASTER_FIELDS, SLAVE, TABLE, NameServerTestCase
 from tests.remoting.test_protocol import frame
 
@@ -142,6 +142,7 @@ class OwnerTests(PeersTestCase):
         self.assertEqual([each["brokerName"] for each in route["brokerDatas"]] if route else [], ["broker-b"])
 
     def test_this_machine_administers_all(self) -> None:
+        self.ok(self.connect(OWN_HOST), RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
         here = self.connect(HERE)
         self.ok(here, RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
         self.ok(here, RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
