@@ -4,26 +4,50 @@
 checks that the certificate is for the host, and connects when the handshake is complete.
 """
 
+import socket
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from twisted.internet.address import IPv4Address
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.endpoints import HostnameEndpoint, clientFromString
-from twisted.internet.error import ConnectError
-from twisted.internet.interfaces import IAddress, IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
+from twisted.internet.error import ConnectError, DNSLookupError
+from twisted.internet.interfaces import (
+    IAddress,
+    IHostResolution,
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IReactorTime,
+    IResolutionReceiver,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+)
 from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
 from twisted.protocols.loopback import loopbackAsync
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from rmqha.events import Event
 from rmqha.tls.addresses import MAX_PORT, AddressError, parse_tls_address, uses_tls
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import ClientTLS
 from rmqha.wire.command import Sign
 
+_log = Logger()
+RunInThread = Callable[[Callable[[], str]], Deferred[str]]
+LookUp = Callable[[str], str]
 MAX_WAIT_SECONDS = 30.0
 """How long an attempt to connect waits for an address, by default."""
+LOOK_UP_SECONDS = 1.0
+"""The pause between two attempts to look up a name of our own."""
+MAX_MACHINES = 16
+"""How many machines behind one name are used."""
 IN_THIS_PROCESS = IPv4Address("TCP", "127.0.0.1", 0)
 
 
@@ -42,6 +66,67 @@ def split_addresses(text: str) -> list[str]:
     return [address.strip() for address in text.split(";") if address.strip()]
 
 
+def is_address(host: str) -> bool:
+    """Whether this is an address, and not a name. Empty text stands for all addresses."""
+    return not host or isIPAddress(host) or isIPv6Address(host)
+
+
+def look_up(name: str) -> str:
+    """An address of a host's name, of IPv4 if there is one. It may take long: run it in a thread. Raises OSError."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except UnicodeError as error:
+        raise OSError(f"{name!r} is not a host name") from error
+    return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
+
+
+async def wait_for_address(
+    what: str, name: str, run_in_thread: RunInThread, clock: IReactorTime, look_up: LookUp = look_up
+) -> str:
+    """Look up a name of our own again and again, until it has an address. ``what`` names the setting that has it."""
+    reason = ""
+    while True:
+        try:
+            found: str = await run_in_thread(partial(look_up, name))
+        except OSError as error:
+            if reason != str(error):
+                reason = str(error)
+                _log.warn(
+                    "{what}={name} cannot be looked up: {reason}. It is tried again each second; nothing starts before",
+                    event=Event.NAME_UNKNOWN,
+                    what=what,
+                    name=name,
+                    reason=reason,
+                )
+        else:
+            if reason:
+                _log.info("{what}={name} is {address}", event=Event.NAME_FOUND, what=what, name=name, address=found)
+            return found
+        await deferLater(clock, LOOK_UP_SECONDS)
+
+
+@implementer(IStreamServerEndpoint)
+class NamedServerEndpoint:
+    """Listens at the address of a name. It waits until the name has one."""
+
+    def __init__(self, reactor: Any, name: str, at: Callable[[str], IStreamServerEndpoint]) -> None:
+        self._reactor = reactor
+        self._name = name
+        self._at = at
+
+    def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
+        return Deferred.fromCoroutine(self._listen(protocolFactory))
+
+    async def _listen(self, factory: IProtocolFactory) -> IListeningPort:
+        def run_in_thread(function: Callable[[], str]) -> Deferred[str]:
+            running: Deferred[str] = deferToThreadPool(self._reactor, self._reactor.getThreadPool(), function)
+            return running
+
+        address = await wait_for_address("bind", self._name, run_in_thread, self._reactor)
+        port: IListeningPort = await self._at(address).listen(factory)
+        return port
+
+
 def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> "CancellableEndpoint":
     """Make an endpoint from ``host:port`` or a Twisted client endpoint string. Raises ValueError.
 
@@ -49,13 +134,69 @@ def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> "
     ``tls`` signs requests, so do the remoting connections of this endpoint.
     """
     try:
-        endpoint = _make_endpoint(reactor, address, tls or ClientTLS())
-        sign = None if tls is None else tls.sign
-        return CancellableEndpoint(endpoint if sign is None else SigningEndpoint(endpoint, sign))
+        return _finished(_make_endpoint(reactor, address, tls or ClientTLS()), tls)
     except (AddressError, TLSError) as error:
         raise ValueError(f"{address!r}: {error}") from error
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
         raise ValueError(f"{address!r} is neither HOST:PORT nor a Twisted client endpoint ({error})") from error
+
+
+def _finished(endpoint: IStreamClientEndpoint, tls: ClientTLS | None) -> "CancellableEndpoint":
+    sign = None if tls is None else tls.sign
+    return CancellableEndpoint(endpoint if sign is None else SigningEndpoint(endpoint, sign))
+
+
+async def endpoints_behind(
+    reactor: Any, address: str, tls: ClientTLS | None = None
+) -> list[tuple[str, "CancellableEndpoint"]]:
+    """One endpoint for each machine behind a ``host:port`` or ``tls:host:port``, with a text that names it.
+
+    Empty if there is one machine: the endpoint of the name itself finds it. A machine may have one address of IPv4 and
+    one of IPv6, so the addresses of the kind that has more of them count. Raises DNSLookupError.
+    """
+    parsed = parse_tls_address(reactor, address) if uses_tls(address) else None
+    if parsed is None:
+        host_port = _split_host_port(address.removeprefix("tcp:"))
+    else:
+        host_port = None if "endpoint" in parsed.parameters else (parsed.host, parsed.port)
+    if host_port is None or isIPAddress(host_port[0]) or isIPv6Address(host_port[0]):
+        return []
+    host, port = host_port
+    found = await _addresses_of(reactor, host)
+    v4 = {each.host for each in found if isinstance(each, IPv4Address)}
+    v6 = {each.host for each in found if isinstance(each, IPv6Address)}
+    hosts = sorted(v4 if len(v4) >= len(v6) else v6)[:MAX_MACHINES]
+    if len(hosts) < 2:
+        return []
+    access = tls or ClientTLS()
+    machines = []
+    for machine in hosts:
+        one = HostnameEndpoint(reactor, machine, port) if parsed is None else parsed.at(machine).endpoint(access)
+        machines.append((f"{address} ({machine})", _finished(one, tls)))
+    return machines
+
+
+def _addresses_of(reactor: Any, host: str) -> Deferred[list[IAddress]]:
+    """The addresses of a name. Fails with DNSLookupError if there are none."""
+    found: list[IAddress] = []
+    looked_up: Deferred[list[IAddress]] = Deferred()
+
+    @implementer(IResolutionReceiver)
+    class Receiver:
+        def resolutionBegan(self, resolutionInProgress: IHostResolution) -> None:
+            pass
+
+        def addressResolved(self, address: IAddress) -> None:
+            found.append(address)
+
+        def resolutionComplete(self) -> None:
+            if found:
+                looked_up.callback(found)
+            else:
+                looked_up.errback(DNSLookupError(f"no address is known for {host}"))
+
+    reactor.nameResolver.resolveHostName(Receiver(), host)
+    return looked_up
 
 
 def _make_endpoint(reactor: Any, address: str, tls: ClientTLS) -> IStreamClientEndpoint:

@@ -449,6 +449,14 @@ class Event(StrEnum):
         "The master's consumer offsets are lower than those that this slave had.",
     )
 
+    # Names of hosts
+    NAME_UNKNOWN = (
+        "name_unknown",
+        "warn",
+        "A name of our own has no address yet, so the process waits: `what` is the setting, `name`, `reason`.",
+    )
+    NAME_FOUND = "name_found", "info", "A name of our own has an address now: `what`, `name`, `address`."
+
     # Name servers
     REGISTERED = "registered", "info", "The broker is registered with a name server: `name`."
     NOT_REGISTERED = (
@@ -474,6 +482,11 @@ class Event(StrEnum):
         "warn",
         "Name server: a master of an older epoch wanted to register: `address`, `epoch`, `leader`, `known`.",
     )
+    STRANGER_REFUSED = (
+        "stranger_refused",
+        "warn",
+        "Name server: a peer may not do what it asked for: `host`, `reason`. See name-servers.md.",
+    )
     BROKER_REGISTERED = "broker_registered", "info", "Name server: a broker registered: `name`, `id`, `address`."
     BROKER_GONE = "broker_gone", "info", "Name server: a broker is gone: `name`, `id`, `address`."
     TOPICS_NOT_FORGOTTEN = "topics_not_forgotten", "critical", "Name server: a bug. Topics of a gone broker stay."
@@ -489,6 +502,11 @@ class Event(StrEnum):
         "coordinator_changed",
         "warn",
         "The coordinator has another cluster id than before: it has lost its keys, or it is another one.",
+    )
+    WITNESS_OPEN_TO_ALL = (
+        "witness_open_to_all",
+        "warn",
+        "The witness listens beyond loopback without a login, a list of addresses or client certificates.",
     )
     WITNESS_CREATED = (
         "witness_created",

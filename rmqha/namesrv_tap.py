@@ -23,12 +23,13 @@ from rmqha.coordination.witness.service import WitnessService
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
+from rmqha.namesrv.peers import Access
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.ops.listening import HttpPort, ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessService, go_by_monotonic_time, leave, parse_port
 from rmqha.ops.tlsoptions import TLS_CERTIFICATE, TLS_VERIFY, TLSOptions, secured
-from rmqha.remoting.networks import network_of
+from rmqha.remoting.networks import is_loopback, network_of
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.rereading import reread_certificates
@@ -48,6 +49,20 @@ class Options(TLSOptions):
     optParameters = [
         ["port", None, "9876", "port to listen on, 0 for any free port"],
         ["folder", None, "~/namesrv", "folder of kvConfig.json; created when it is needed"],
+        [
+            "allow-brokers",
+            None,
+            None,
+            "who may register brokers: addresses, networks, or names in certificates, separated by commas; "
+            "default: everybody",
+        ],
+        [
+            "allow-admin",
+            None,
+            None,
+            "who may remove topics, change permissions of brokers and the key-value configuration, as --allow-brokers; "
+            "default: only this machine. A broker may always change what it has registered itself",
+        ],
         *TLS_CERTIFICATE,
         ["tls-ca", None, None, "PEM file, or folder of .pem files: the authorities of --tls-verify-slaves"],
         [
@@ -83,6 +98,7 @@ class Options(TLSOptions):
     listen_port: int
     folder: Path
     tls_mode: TlsMode | None
+    access: Access
     http: HttpPort | None
     witness: "WitnessPlan | None"
 
@@ -97,9 +113,17 @@ class Options(TLSOptions):
             if self["tls-ca"] is not None and not self.verifies_peers:
                 raise SettingsError("--tls-ca has no effect: add --tls-verify-slaves")
             self.http = None if self["http-port"] is None else HttpPort.parse(self["http-port"])
+            self.access = Access(self._allowed("allow-brokers"), self._allowed("allow-admin"))
             self.witness = self._witness()
         except (SettingsError, TLSError) as error:
             raise usage.UsageError(str(error)) from error
+
+    def _allowed(self, option: str) -> AllowList | None:
+        """Raises SettingsError."""
+        found = _allow_list(option, self[option])
+        if found is not None and found.names and not self.verifies_peers:
+            raise SettingsError(f"--{option} by name needs --tls-verify-slaves: without it no peer shows a certificate")
+        return found
 
     def _tls_mode(self) -> TlsMode | None:
         """Raises SettingsError."""
@@ -120,7 +144,7 @@ class Options(TLSOptions):
             port=parse_port("witness", self["witness"]),
             folder=self.folder / "witness" if self["witness-folder"] is None else _folder(self["witness-folder"]),
             address=self["bind"] if self["witness-bind"] is None else self["witness-bind"],
-            allowed=_allowed(self["witness-allow"]),
+            allowed=_addresses("witness-allow", self["witness-allow"]),
             tls=self._witness_tls(),
             login=login,
         )
@@ -151,6 +175,13 @@ class WitnessPlan:
     tls: TLSSources | None
     login: Path | None
 
+    @property
+    def is_open_to_all(self) -> bool:
+        """Whether everybody on the network may change its keys."""
+        guarded = self.allowed is not None or self.login is not None
+        shows_certificate = self.tls is not None and self.tls.server is not None and self.tls.server.verifies_peers
+        return not guarded and not shows_certificate and not is_loopback(self.address)
+
     def read_login(self) -> Login | None:
         """Who may log in; None: everybody may call. Raises SettingsError."""
         return None if self.login is None else read_login(self.login)
@@ -171,15 +202,19 @@ class WitnessPlan:
         return Peers(may_connect, network_of, wrong_login)
 
 
-def _allowed(text: str | None) -> AllowList | None:
-    if text is None:
-        return None
+def _allow_list(option: str, text: str | None) -> AllowList | None:
+    """Raises SettingsError."""
     try:
-        found = AllowList.parse(text)
+        return None if text is None else AllowList.parse(text)
     except ValueError as error:
-        raise SettingsError(f"witness-allow={text}: {error}") from error
-    if found.names:
-        raise SettingsError(f"witness-allow={text}: {sorted(found.names)[0]!r} is not an address or a network")
+        raise SettingsError(f"{option}={text}: {error}") from error
+
+
+def _addresses(option: str, text: str | None) -> AllowList | None:
+    """The same without names. Raises SettingsError."""
+    found = _allow_list(option, text)
+    if found is not None and found.names:
+        raise SettingsError(f"{option}={text}: {sorted(found.names)[0]!r} is not an address or a network")
     return found
 
 
@@ -220,6 +255,12 @@ class Witness:
         if server is not None:
             security = str(server)
             endpoint = server.endpoint(endpoint, self._clock, SlaveCheck(self._clock).refused)
+        if plan.is_open_to_all:
+            self._log.warn(
+                "the witness serves everybody who reaches its port: anyone can make any node lead, or none. "
+                "Use --witness-login, --witness-allow or --witness-tls-ca, or --witness-bind=127.0.0.1",
+                event=Event.WITNESS_OPEN_TO_ALL,
+            )
         return ListeningService(endpoint, self.factory, "witness", security, failed)
 
     def reload(self) -> None:
@@ -242,6 +283,7 @@ class NameServerProcess(ProcessService):
         ProcessService.__init__(self, reactor, partial(leave, reactor), options.observer(), manages_process=True)
         self._port = options.listen_port
         self._bind_address: str = options["bind"]
+        self._access = options.access
         self._tls, self._tls_mode = options.tls, options.tls_mode
         self._http = options.http
         self._folder = options.folder
@@ -285,7 +327,7 @@ class NameServerProcess(ProcessService):
         self._witness_threads.start()
         clock = IReactorTime(self._reactor)
         try:
-            name_server = NameServerService(clock, self._folder, self._run_in_thread)
+            name_server = NameServerService(clock, self._folder, self._run_in_thread, self._access)
         except StoreError as error:
             self.stop_with(ExitCode.CORRUPT, str(error))
             return
@@ -310,6 +352,7 @@ class NameServerProcess(ProcessService):
                 self._reactor,
                 self._cannot_listen,
                 None if self._witness is None else self._witness.factory,
+                self._tls.server,
             ).setServiceParent(self)
 
     def _open_witness(self, plan: WitnessPlan, clock: IReactorTime) -> None:

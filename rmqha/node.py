@@ -10,7 +10,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThreadPool
@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from rmqha.connecting import reason_of
+from rmqha.endpoints import is_address, wait_for_address
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.forkprobe import find_fork_with_master
@@ -100,6 +101,7 @@ class Node(ProcessService):
         """The opening of the store, or the change of the role. A stop waits for it."""
         self._open_node: OpenNode | None = None
         """None while the store is closed."""
+        self._looking_up: Deferred[str] | None = None
         self._finding_fork: Deferred[Fork] | None = None
         self._next_rewind = 0.0
         self._control = ControlService(plan.settings.store_path_root_dir, {"promote": self._promote}, reactor)
@@ -186,6 +188,7 @@ class Node(ProcessService):
             await self._run_in_thread(self._take_kept_settings)
             await self._run_in_thread(self._take_promoted_role)
             self._check_not_stopping()
+            await self._look_up_names()
             await self._run(await self._opening.run())
         except OpeningStopped:
             self._log.info("stopped before the store was open", event=Event.OPENING_STOPPED)
@@ -199,6 +202,21 @@ class Node(ProcessService):
             self.stop_with(ExitCode.CORRUPT, str(error))
         except OSError as error:
             self.stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
+
+    async def _look_up_names(self) -> None:
+        """Wait until brokerIP1 and the address of --bind can be looked up. Raises OpeningStopped."""
+        settings = self._plan.settings
+        for what, name in (("brokerIP1", settings.broker_ip1), ("bind", self._plan.bind_address)):
+            if is_address(name.strip("[]")) or name in self._plan.addresses:
+                continue
+            waiting = wait_for_address(what, name, self._run_in_thread, IReactorTime(self._reactor))
+            self._looking_up = Deferred.fromCoroutine(waiting)
+            try:
+                address = await self._looking_up
+            except CancelledError:
+                self._check_not_stopping()
+                raise
+            self._plan = replace(self._plan, addresses={**self._plan.addresses, name: address})
 
     def _check_not_stopping(self) -> None:
         if self._is_stopping:
@@ -466,12 +484,16 @@ class Node(ProcessService):
     def stopService(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._stop())
 
+    def _stop_waiting(self) -> None:
+        for waiting in (self._looking_up, self._finding_fork):
+            if waiting is not None:
+                waiting.cancel()
+
     async def _stop(self) -> None:
         self._enter(Phase.STOPPING)
         self.stopping()
         self._opening.stop()
-        if self._finding_fork is not None:
-            self._finding_fork.cancel()
+        self._stop_waiting()
         if self._working is not None:
             await self._working
         node = self._open_node

@@ -1,12 +1,13 @@
 """What a node is configured to be: its settings, and what only the command line gives."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmqha.acl.files import AclFiles
+from rmqha.broker.background.outerapi import FindMachines, find_no_machines
 from rmqha.broker.background.slavesync import Connect
 from rmqha.broker.service import NameServers, connect_nowhere
 from rmqha.failover.member import Promise
@@ -52,6 +53,7 @@ class NodePlan:
     process handles signals. ``sign`` signs the node's requests; None leaves them unsigned. ``acl`` are the files of the
     accounts that the remoting ports serve; None serves all. ``is_promoted`` says that it is a master because its store
     was promoted. ``member`` is for a member of a failover cluster: it follows the leader that its coordinator names.
+    ``addresses`` has those of our own names that were looked up. ``find_machines`` looks up a name server's name.
     """
 
     settings: Settings
@@ -74,6 +76,8 @@ class NodePlan:
     acl: AclFiles | None = None
     is_promoted: bool = False
     member: Membership | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    find_machines: FindMachines = find_no_machines
 
     def as_master(self, role: BrokerRole) -> "NodePlan":
         """The plan of the same node as a master."""

@@ -22,7 +22,7 @@ from rmqha.broker.hastatus import ha_runtime_info, ha_status_processors
 from rmqha.broker.requests.config import Keep
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
-from rmqha.endpoints import LoopbackEndpoint
+from rmqha.endpoints import LoopbackEndpoint, look_up
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.master.serving import LogServing
@@ -180,6 +180,9 @@ class OpenNode:
                 plan.member is not None and not plan.member.has_id,
                 self._master.found,
                 keep_settings=self._process.keep_settings,
+                addresses=plan.addresses,
+                find_address=self._find_address,
+                find_machines=plan.find_machines,
             ),
         )
         about_node = {
@@ -206,6 +209,11 @@ class OpenNode:
         self._listen("fast remoting", settings.fast_port, fast, mode=mode, services=broker.ports)
         self.services.add("broker", broker)
         return broker
+
+    def _find_address(self, name: str) -> Deferred[str]:
+        reactor = self._process.reactor
+        found: Deferred[str] = deferToThreadPool(reactor, reactor.getThreadPool(), partial(look_up, name))
+        return found
 
     def _control_access(self, broker: BrokerService) -> Callable[[Processors], Processors]:
         """What puts the gate of aclEnable before processors. Raises StoreError if its files cannot be used."""
@@ -260,7 +268,8 @@ class OpenNode:
         """Add a port to ``services``, or to the node's own."""
         process = self._process
         self.factories[name] = factory
-        endpoint = tcp_endpoint(process.reactor, port, self._plan.bind_address)
+        bind_address = self._plan.bind_address
+        endpoint = tcp_endpoint(process.reactor, port, self._plan.addresses.get(bind_address, bind_address))
         endpoint, security = secured(endpoint, self._plan.tls, mode, self._clock, self._slave_check.refused)
         if self._plan.tls is None:
             security += if_plain

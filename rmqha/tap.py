@@ -15,7 +15,7 @@ from rmqha.acl.credentials import make_signer, reread_credentials
 from rmqha.acl.files import AclFiles
 from rmqha.acl.signing import Signer
 from rmqha.confkeys import judge_keys
-from rmqha.endpoints import make_endpoint, remoting_address_of, split_addresses
+from rmqha.endpoints import endpoints_behind, make_endpoint, remoting_address_of, split_addresses
 from rmqha.events import Event
 from rmqha.failoveroptions import FailoverOptions, failover_warnings
 from rmqha.ha.admission.allowlist import AllowList
@@ -380,6 +380,7 @@ class Options(TLSOptions):
             ),
             sign=self.signer,
             acl=self.acl,
+            find_machines=partial(endpoints_behind, reactor, tls=self.client_tls),
         )
 
 

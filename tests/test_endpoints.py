@@ -1,10 +1,12 @@
 """Addresses as people write them."""
 
 from collections.abc import Callable
+from typing import Any
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import CancelledError, Deferred, execute
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, UNIXClientEndpoint
-from twisted.internet.error import ConnectError
+from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import IAddress, IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import MemoryReactorClock
@@ -12,17 +14,113 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from rmqha.endpoints import (
+    MAX_MACHINES,
     MAX_WAIT_SECONDS,
     CancellableEndpoint,
     LoopbackEndpoint,
     ToldEndpoint,
+    endpoints_behind,
     fast_address_of,
+    look_up,
     make_endpoint,
     remoting_address_of,
+    wait_for_address,
 )
 from rmqha.tls.addresses import uses_tls
+from rmqha.tls.endpoints import ClientTLS
 from tests.fixtures import new_folder
+from tests.ha.doubles import log_lines
 from tests.tls.authority import Authority
+
+
+class Names:
+    """A reactor's resolver, with the addresses of each name. A name without any is not known."""
+
+    def __init__(self, **known: list[str]) -> None:
+        self.known = known
+
+    def resolveHostName(self, receiver: Any, host: str) -> None:
+        for address in self.known.get(host, []):
+            kind = IPv6Address if ":" in address else IPv4Address
+            receiver.addressResolved(kind("TCP", address, 0))
+        receiver.resolutionComplete()
+
+
+class MachinesTests(SynchronousTestCase):
+    """The machines behind the name of a name server."""
+
+    def setUp(self) -> None:
+        self.reactor: Any = MemoryReactorClock()
+        names = Names(
+            three=["10.0.0.3", "10.0.0.1", "10.0.0.2", "10.0.0.1", "fd00::1"],
+            one=["10.0.0.1", "fd00::1"],
+            six=["10.0.0.1", "fd00::2", "fd00::1"],
+            many=[f"10.0.0.{number}" for number in range(100)],
+        )
+        self.patch(self.reactor, "nameResolver", names)
+
+    def behind(self, address: str, tls: ClientTLS | None = None) -> dict[str, str]:
+        finding = Deferred.fromCoroutine(endpoints_behind(self.reactor, address, tls))
+        return {name: repr(endpoint) for name, endpoint in self.successResultOf(finding)}
+
+    def test_each_machine_has_its_own_endpoint(self) -> None:
+        self.assertEqual(
+            self.behind("three:9876"),
+            {f"three:9876 (10.0.0.{n})": f"<HostnameEndpoint 10.0.0.{n}:9876>" for n in (1, 2, 3)},
+        )
+        self.assertEqual(list(self.behind("six:9876")), ["six:9876 (fd00::1)", "six:9876 (fd00::2)"])
+        self.assertEqual(len(self.behind("many:9876")), MAX_MACHINES)
+
+    def test_one_machine_or_an_address_needs_none(self) -> None:
+        for address in ("one:9876", "10.0.0.1:9876", "[::1]:9876", "unix:/run/x", "tls:one:9876"):
+            self.assertEqual(self.behind(address), {}, address)
+
+    def test_by_tls_each_must_show_a_certificate_of_the_name(self) -> None:
+        self.assertEqual(set(self.behind("tls:three:9876").values()), {"<TLS to three>"})
+
+    def test_an_unknown_name_fails(self) -> None:
+        finding = Deferred.fromCoroutine(endpoints_behind(self.reactor, "nobody:9876"))
+        self.failureResultOf(finding, DNSLookupError)
+
+
+class OwnNameTests(SynchronousTestCase):
+    """brokerIP1 and --bind may be names that a resolver knows only later."""
+
+    def setUp(self) -> None:
+        self.clock = MemoryReactorClock()
+        self.known: dict[str, str] = {}
+
+    def look_up(self, name: str) -> str:
+        if name not in self.known:
+            raise OSError("Name or service not known")
+        return self.known[name]
+
+    def test_it_waits_and_tells_once_until_the_name_is_known(self) -> None:
+        with log_lines() as lines:
+            waiting = Deferred.fromCoroutine(
+                wait_for_address("brokerIP1", "broker-a", lambda call: execute(call), self.clock, self.look_up)
+            )
+            self.clock.pump([1] * 5)
+            self.assertNoResult(waiting)
+            self.known["broker-a"] = "10.0.0.1"
+            self.clock.pump([1])
+        self.assertEqual(self.successResultOf(waiting), "10.0.0.1")
+        self.assertEqual(lines().count("warn: brokerIP1=broker-a cannot be looked up: Name or service not known"), 1)
+        self.assertIn("info: brokerIP1=broker-a is 10.0.0.1", lines())
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_waiting_may_end_before(self) -> None:
+        waiting = Deferred.fromCoroutine(
+            wait_for_address("bind", "broker-a", lambda call: execute(call), self.clock, self.look_up)
+        )
+        waiting.cancel()
+        self.failureResultOf(waiting, CancelledError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_what_is_no_name_is_not_known(self) -> None:
+        for name in ("nobody.invalid", "a" * 300, "x..y"):
+            self.assertRaises(OSError, look_up, name)
+        self.assertEqual(look_up("127.0.0.1"), "127.0.0.1")
 
 
 class MakeEndpointTests(SynchronousTestCase):

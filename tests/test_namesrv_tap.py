@@ -18,6 +18,7 @@ from rmqha.coordination.address import Login
 from rmqha.namesrv_tap import NameServerProcess, Options
 from rmqha.tap import Options as NodeOptions
 from tests.fixtures import new_folder
+from tests.tls.authority import Authority
 from tests.waiting import WAIT_SECONDS
 
 CHECKOUT = Path(__file__).parent.parent
@@ -71,6 +72,8 @@ class OptionsTests(SynchronousTestCase):
             ("--port=", "port= is not a port"),
             ("--folder=", "folder='' is not a folder"),
             ("--folder=~nobody-of-this-name/x", "home"),
+            ("--allow-brokers=10.0.0.1/8", "allow-brokers=10.0.0.1/8: .*host bits"),
+            ("--allow-admin=operator", "--allow-admin by name needs --tls-verify-slaves"),
             ("--log-format=xml", "log-format is 'xml', not text or json"),
             ("--store=x", "store"),
         ):
@@ -80,6 +83,26 @@ class OptionsTests(SynchronousTestCase):
                 leaving = self.assertRaises(SystemExit, self.options, argument)
                 self.assertEqual(leaving.code, 2)
                 self.assertRegex(stderr.getvalue(), r"^rmqha: .*" + words + r".*\(see twistd rmqha-namesrv --help\)\n$")
+
+    def test_a_witness_that_everybody_may_use_is_told_of(self) -> None:
+        certificate = Authority(new_folder(self)).issue("witness")
+        login = new_folder(self) / "login"
+        login.write_text("user=rmqha\npassword=secret\n")
+        by_tls = f"--witness-tls-cert={certificate}"
+        for options, is_open in (
+            ([], True),
+            (["--bind=10.0.0.1"], True),
+            ([by_tls], True),
+            (["--bind=127.0.0.1"], False),
+            (["--witness-bind=::1"], False),
+            (["--witness-allow=10.0.0.0/8"], False),
+            ([f"--witness-login={login}"], False),
+            ([by_tls, f"--witness-tls-ca={certificate}"], False),
+        ):
+            with self.subTest(options):
+                plan = self.options("--witness=9877", *options).witness
+                assert plan is not None
+                self.assertEqual(plan.is_open_to_all, is_open)
 
     def test_wrong_options_of_the_witness_are_told(self) -> None:
         for option, words in (

@@ -27,6 +27,7 @@ NOT_RUN = {
     ),
     "spark: On a cluster": "the processes go on until they are stopped, and tests/pipeline/test_cluster.py starts them",
     "name-servers: Name servers": "it needs machines of these names",
+    "name-servers: Who may do what": "it needs a network",
 }
 """All blocks that no test types, with the reason that their page gives."""
 TYPED = re.compile(r'commands_of\("([^"]+)"\)')

@@ -14,7 +14,7 @@ from rmqha.store.derived.consumequeue import DEFAULT_QUEUE_FILE_SIZE
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.nodestate import NodeState
 from rmqha.store.opening import OpeningPhase
-from rmqha.testing.nodes import TwistdNode
+from rmqha.testing.nodes import NameServerNode, TwistdNode
 from rmqha.testing.records import make_record, write_log
 from rmqha.wire.record import encode_record
 from tests.web.test_http_port import get
@@ -132,3 +132,22 @@ def test_a_wrong_queue_offset_on_the_masters_disk_harms_nobody(tmp_path: Path) -
         assert sum(path.stat().st_blocks * 512 for path in files) < 1 << 20
         assert all(path.name.isdecimal() for path in files)
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("option", ["--set=brokerIP1=nobody.invalid", "--bind=nobody.invalid"])
+def test_a_node_waits_for_the_address_of_its_own_name_and_says_so(option: str, tmp_path: Path) -> None:
+    with TwistdNode(tmp_path, ["--role=async-master", "--port=0", option]) as node:
+        told = node.wait_for_event(Event.NAME_UNKNOWN)
+        assert (told["what"], told["name"]) == (
+            option.removeprefix("--").removeprefix("set=").split("=")[0],
+            "nobody.invalid",
+        )
+        assert node.stop() == 0
+        assert node.events(Event.LISTENING) == []
+
+
+def test_a_name_server_waits_for_the_address_of_its_own_name_and_says_so(tmp_path: Path) -> None:
+    with NameServerNode(tmp_path, ["--port=0", "--witness=0", "--bind=nobody.invalid"]) as server:
+        server.wait_for_event(Event.NAME_UNKNOWN, what="bind")
+        assert server.stop() == 0
+        assert server.events(Event.LISTENING) == []

@@ -7,12 +7,20 @@ they start and stop.
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.logger import Logger
 
 from rmqha.broker.background.batchtopics import BatchTopics
-from rmqha.broker.background.outerapi import BrokerOuterAPI, MasterAddresses, Registrant
+from rmqha.broker.background.outerapi import (
+    BrokerOuterAPI,
+    FindMachines,
+    MasterAddresses,
+    Registrant,
+    find_no_machines,
+)
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.slavesync import Connect, MasterLookup, SlaveSynchronize
 from rmqha.broker.background.timercheck import TimerCheckPoints
@@ -45,9 +53,10 @@ from rmqha.broker.tables.locks import RebalanceLockManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.events import Event
 from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
-from rmqha.services import OrderedServices
+from rmqha.services import OrderedServices, PeriodicService
 from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
@@ -67,6 +76,8 @@ FIXED_FOR_TOOLS = {"filterServerNums": "0", "msgTraceTopicName": TRACE_TOPIC}
 """mqadmin exportConfigs needs these. rmqha has no such settings, and behaves as Java's broker with these values."""
 MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
+FindAddress = Callable[[str], Deferred[str]]
+"""Looks up a name. Fails with OSError."""
 NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
 """Addresses from the settings, with their endpoints."""
 
@@ -109,7 +120,9 @@ class Surroundings:
 
     ``master_address`` is the main port of a slave's master, if it is configured. ``master_found`` is called with the
     master's addresses from name servers. ``keep_settings`` keeps settings that mqadmin changes, for the next start.
-    ``epoch`` is that of a failover cluster. With ``is_held_back`` the broker registers after ``register_as_slave``.
+    ``addresses`` are those of our own names that were looked up, and ``find_address`` looks one up again.
+    ``find_machines`` looks up a name server's name. ``epoch`` is that of a failover cluster. With ``is_held_back`` the
+    broker registers after ``register_as_slave``.
     """
 
     bind_address: str = ""
@@ -120,6 +133,9 @@ class Surroundings:
     is_held_back: bool = False
     master_found: Callable[[MasterAddresses], None] = lambda _: None
     keep_settings: Keep = keep_nothing
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    find_address: FindAddress | None = None
+    find_machines: FindMachines = find_no_machines
 
 
 def wall_clock_ms() -> int:
@@ -148,6 +164,11 @@ def resolved(address: str, port: int) -> Host:
         return Host.parse(socket.gethostbyname(address), port)
 
 
+def address_text(host: str, port: int) -> str:
+    """``host:port``, with brackets around an address of IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class BrokerService(OrderedServices):
     """A broker on an open store, with the services of its role. ``ports`` is for the ports at which clients reach it.
 
@@ -161,6 +182,8 @@ class BrokerService(OrderedServices):
     5. The ports. They listen before the broker registers, and close after it has unregistered.
     6. The registration with the name servers.
     """
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -182,9 +205,10 @@ class BrokerService(OrderedServices):
         self.now_ms = now_ms
         self.is_slave = store.is_slave
         self.broker_id = (settings.broker_id or FIRST_SLAVE_ID) if self.is_slave else MASTER_ID
-        self.broker_ip1 = settings.broker_ip1 or default_ip(surroundings.bind_address)
-        self.broker_ip2 = settings.broker_ip2 or self.broker_ip1
-        self.store_host = resolved(self.broker_ip1, settings.listen_port)
+        self.broker_ip1 = settings.broker_ip1.strip("[]") or default_ip(surroundings.bind_address)
+        self.broker_ip2 = settings.broker_ip2.strip("[]") or self.broker_ip1
+        self.store_host = resolved(surroundings.addresses.get(self.broker_ip1, self.broker_ip1), settings.listen_port)
+        self._find_address = surroundings.find_address if self.broker_ip1 in surroundings.addresses else None
         self._ha_port = settings.ha_port
         folder = store.root / CONFIG_FOLDER
         self.turns = Turns(clock)
@@ -245,6 +269,7 @@ class BrokerService(OrderedServices):
             surroundings.name_servers,
             clock,
             self._master_found,
+            surroundings.find_machines,
         )
         self.outer_api.is_held_back = surroundings.is_held_back
         self.topics.subscribe(self.outer_api.topics_changed)
@@ -256,8 +281,40 @@ class BrokerService(OrderedServices):
         self.live_settings.subscribe(self._settings_changed)
         self._add_services()
 
+    def _look_up_address(self) -> None:
+        """A stop does not wait for a slow answer."""
+        Deferred.fromCoroutine(self._follow_address())
+
+    async def _follow_address(self) -> None:
+        """New messages have the address that the name of brokerIP1 has now. Without an answer it stays as it is."""
+        if self._find_address is None:
+            return
+        try:
+            found = Host.parse(await self._find_address(self.broker_ip1), self.store_host.port)
+        except OSError:
+            return
+        if found.address != self.store_host.address:
+            self.store_host = self.store_host._replace(address=found.address)
+            self._log.info(
+                "{what}={name} is {address}",
+                event=Event.NAME_FOUND,
+                what="brokerIP1",
+                name=self.broker_ip1,
+                address=str(self.store_host),
+            )
+
     def _add_services(self) -> None:
         """In the order of their start."""
+        if self._find_address is not None:
+            self.add(
+                "own address",
+                PeriodicService(
+                    "looking up brokerIP1",
+                    self.settings.register_name_server_period_ms / 1000,
+                    self._look_up_address,
+                    self.clock,
+                ),
+            )
         self.add("topics", self.topics)
         self.add("groups", self.groups)
         self.add("consumer offsets", self.consumer_offsets)
@@ -279,12 +336,12 @@ class BrokerService(OrderedServices):
     @property
     def broker_addr(self) -> str:
         """The address for clients, as registered with name servers: brokerIP1 and the main port."""
-        return f"{self.broker_ip1}:{self.store_host.port}"
+        return address_text(self.broker_ip1, self.store_host.port)
 
     @property
     def ha_server_addr(self) -> str:
         """The address for slaves: brokerIP2 and the HA port."""
-        return f"{self.broker_ip2}:{self._ha_port}"
+        return address_text(self.broker_ip2, self._ha_port)
 
     def _master_found(self, addresses: MasterAddresses) -> None:
         if self.registrant.epoch is not None:

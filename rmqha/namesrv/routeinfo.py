@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from twisted.logger import Logger
 
 from rmqha.events import Event
+from rmqha.namesrv.peers import Peer
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import PERM_WRITE, DataVersion, TopicConfig
@@ -63,7 +64,8 @@ class _LiveBroker:
     last_update: float
     whole_version: DataVersion | None
     """The version of its last registration whose topics are all known; None before the first."""
-    connection: object
+    peer: Peer
+    """Who has registered it last."""
     registration: Registration
     """The latest one, without its topics."""
 
@@ -152,12 +154,32 @@ class RouteInfoManager:
         self._routes = 0
         self._topic_list: bytes | None = None
 
-    def register_broker(self, registration: Registration, connection: object) -> tuple[str, str] | None:
+    def register_broker(self, registration: Registration, peer: Peer) -> tuple[str, str] | None:
         """As ``registering``, without steps."""
-        return at_once(self.registering(registration, connection))
+        return at_once(self.registering(registration, peer))
 
-    def registering(self, registration: Registration, connection: object) -> Steps[tuple[str, str] | None]:
-        """Add a registration, with its topics in steps.
+    def taken_from(self, new: Registration, peer: Peer) -> list[Peer]:
+        """The other peers that would lose something by this registration: each has registered the address, or the
+        brokerName and brokerId.
+
+        A peer that has registered a member of the brokerName may take a brokerId: a slave becomes the master so.
+        """
+        at_address = self._live.get(new.broker_addr)
+        found = [] if at_address is None or at_address.peer.is_same(peer) else [at_address.peer]
+        broker = self._brokers.get(new.broker_name)
+        held = None if broker is None else self._live.get(broker.addresses.get(new.broker_id, ""))
+        if held is not None and held is not at_address and not self.is_member(new.broker_name, peer):
+            found.append(held.peer)
+        return found
+
+    def is_member(self, broker_name: str, peer: Peer) -> bool:
+        """Whether this peer has registered an address of the brokerName."""
+        broker = self._brokers.get(broker_name)
+        addresses = () if broker is None else broker.addresses.values()
+        return any(address in self._live and self._live[address].peer.is_same(peer) for address in addresses)
+
+    def registering(self, registration: Registration, peer: Peer) -> Steps[tuple[str, str] | None]:
+        """Add a registration, with its topics in steps. Whether the peer may do that was checked.
 
         For a slave it returns its master's address and haServerAddr, if the master is registered. Raises
         RequestRefused if there are too many brokers or topics, or for a master that was replaced by a failover.
@@ -166,7 +188,8 @@ class RouteInfoManager:
         self._check_room(new)
         self._check_epoch(new)
         broker = self._brokers.setdefault(new.broker_name, _Broker(new.cluster_name, new.broker_name))
-        broker.cluster = new.cluster_name
+        if new.broker_id == MASTER_ID or MASTER_ID not in broker.addresses:
+            broker.cluster = new.cluster_name
         if new.broker_id == MASTER_ID and MASTER_ID not in broker.addresses:
             broker.is_write_wiped = False
         for broker_id in [held for held, address in broker.addresses.items() if address == new.broker_addr]:
@@ -182,7 +205,7 @@ class RouteInfoManager:
                 address=new.broker_addr,
             )
         whole_version = None if known is None or not known.is_of_same(new) else known.whole_version
-        live = _LiveBroker(self._seconds(), whole_version, connection, replace(new, topics=()))
+        live = _LiveBroker(self._seconds(), whole_version, peer, replace(new, topics=()))
         self._live[new.broker_addr] = live
         is_master = new.broker_id == MASTER_ID
         if not is_master or (yield from self._taking_topics(broker, new)):
@@ -267,16 +290,18 @@ class RouteInfoManager:
         reason = f"{address} is the master of {new.broker_name} in epoch {known}: this registration is of epoch {epoch}"
         raise RequestRefused(ResponseCode.NO_PERMISSION, reason)
 
-    def query_data_version(self, broker_addr: str, data_version: DataVersion) -> tuple[bool, DataVersion | None]:
+    def query_data_version(
+        self, broker_addr: str, data_version: DataVersion, peer: Peer
+    ) -> tuple[bool, DataVersion | None]:
         """Whether the broker's tables have changed since it registered them all, and the version that it registered.
 
-        An unchanged version counts as a sign of life.
+        An unchanged version counts as a sign of life, if the peer is the one that has registered.
         """
         known = self._live.get(broker_addr)
         if known is None:
             return True, None
         changed = known.whole_version != data_version
-        if not changed:
+        if not changed and known.peer.is_same(peer):
             known.last_update = self._seconds()
         return changed, known.whole_version
 
@@ -348,9 +373,14 @@ class RouteInfoManager:
             if count % TOPICS_BATCH == 0:
                 yield
 
+    def registered_by(self, broker_addr: str) -> Peer | None:
+        """Who has registered this address last."""
+        live = self._live.get(broker_addr)
+        return None if live is None else live.peer
+
     def connection_closed(self, connection: object) -> None:
         """Remove what was last registered on this connection."""
-        self._forget([address for address, live in self._live.items() if live.connection is connection])
+        self._forget([address for address, live in self._live.items() if live.peer.connection is connection])
 
     def scan_not_active_brokers(self) -> None:
         """Remove brokers that have been silent for too long."""
@@ -459,11 +489,23 @@ class RouteInfoManager:
                 yield
         return {"topicList": sorted(found)}
 
-    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Remove a topic, of one cluster if it is given, until a broker registers it again."""
-        for broker in list(self._carriers(topic)):
-            if cluster is None or broker.cluster == cluster:
-                self._end_topic(broker, topic)
+    def delete_topic(self, topic: str, cluster: str | None = None, peer: Peer | None = None) -> int:
+        """Remove a topic until a broker registers it again: of one cluster, and of one peer's brokers, if given.
+
+        Returns of how many of the brokers that have it.
+        """
+        brokers = [
+            broker
+            for broker in self._carriers(topic)
+            if (cluster is None or broker.cluster == cluster) and (peer is None or self.is_member(broker.name, peer))
+        ]
+        for broker in brokers:
+            self._end_topic(broker, topic)
+        return len(brokers)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether any broker has it."""
+        return topic in self._topics
 
     def wipe_write_perm(self, broker_name: str) -> int:
         """Let nobody write to a broker's topics, until ``add_write_perm`` or its master's next start.

@@ -11,9 +11,11 @@ from twisted.python.failure import Failure
 
 from rmqha import __version__
 from rmqha.events import Event
+from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.namesrv.kvconfig import FILE_NAME, KVConfigManager, TableFull
+from rmqha.namesrv.peers import DEFAULT_ACCESS, Access, Liveness, Peer
 from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
-from rmqha.remoting.header import Header, refused
+from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import (
     MAX_HEADER_BYTES,
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
@@ -61,8 +63,17 @@ class NameServerService(Service):
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, folder: Path | None = None, run_in_thread: RunInThread = execute) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        folder: Path | None = None,
+        run_in_thread: RunInThread = execute,
+        access: Access = DEFAULT_ACCESS,
+    ) -> None:
         """``run_in_thread`` writes kvConfig.json. Raises StoreError, OSError."""
+        self._access = access
+        self._liveness = Liveness(clock)
+        self._refusals = SlaveCheck(clock)
         self._turns = Turns(clock)
         self.route_info = RouteInfoManager(clock.seconds, self._run)
         self._kv_config = KVConfigManager(folder, run_in_thread)
@@ -133,33 +144,46 @@ class NameServerService(Service):
         )
 
     def _register_broker(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        return connection.turns.run(self._take_registration(connection, request))
+        return self._check_and_register(connection, request)
 
-    def _take_registration(self, connection: RemotingProtocol, request: RemotingCommand) -> Steps[RemotingCommand]:
-        header = Header(request)
-        crc = header.integer("bodyCrc32", 0)
-        if crc and crc != body_crc32(request.body):
-            raise refused("crc32 not match")
-        try:
-            table = yield from decode_body_in_steps(request.body, header.boolean("compressed", False), request.version)
-        except ValueError as error:
-            raise refused(f"the body cannot be read: {error}") from error
-        registration = Registration(
-            cluster_name=header.text("clusterName"),
-            broker_name=header.text("brokerName"),
-            broker_addr=header.text("brokerAddr"),
-            broker_id=header.integer("brokerId"),
-            ha_server_addr=header.text("haServerAddr"),
-            data_version=table.data_version,
-            topics=tuple(table.topic_config_table.values()),
-            software=f"{request.language[:20]} {request.version}",
-        )
+    async def _check_and_register(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        peer = Peer.of(connection)
+        if not self._access.may_register(peer):
+            raise self._refused(peer, "it is not in --allow-brokers")
+        registration = await connection.turns.run(_read_registration(request))
+        await self._check_owners(registration, peer)
+        return await connection.turns.run(self._take_registration(registration, peer))
+
+    async def _check_owners(self, new: Registration, peer: Peer) -> None:
+        """Raises RequestRefused if a living broker of somebody else would lose its place."""
+        dead: list[Peer] = []
+        while others := [other for other in self.route_info.taken_from(new, peer) if other not in dead]:
+            for other in others:
+                if await self._liveness.is_alive(other.connection):
+                    raise self._refused(
+                        peer,
+                        f"broker {shown(new.broker_name)} {new.broker_id} at {shown(new.broker_addr)} would take the "
+                        f"place of one that {other.host} has registered, and that is alive",
+                    )
+            dead += others
+
+    def _refused(self, peer: Peer, reason: str) -> RequestRefused:
+        self._refusals.refused(peer.host, reason, Event.STRANGER_REFUSED)
+        return RequestRefused(ResponseCode.NO_PERMISSION, f"the name server (rmqha) refuses {peer.host}: {reason}")
+
+    def _check_admin(self, peer: Peer, what: str) -> None:
+        """Raises RequestRefused if this peer may not administer."""
+        if not self._access.may_administer(peer):
+            raise self._refused(peer, f"it may not {what}: --allow-admin says who may")
+
+    def _take_registration(self, registration: Registration, peer: Peer) -> Steps[RemotingCommand]:
+        connection = peer.connection
         if connection not in self._connections:
             self._connections.add(connection)
             connection.on_closed(lambda: self._closed(connection))
         if not connection.is_open:
             raise refused("the connection is gone")
-        master = yield from self.route_info.registering(registration, connection)
+        master = yield from self.route_info.registering(registration, peer)
         order_topics = self._kv_config.namespace(ORDER_TOPIC_CONFIG)
         return RemotingCommand(
             ResponseCode.SUCCESS,
@@ -169,21 +193,29 @@ class NameServerService(Service):
 
     def _closed(self, connection: RemotingProtocol) -> None:
         self._connections.discard(connection)
+        self._liveness.forget(connection)
         self.route_info.connection_closed(connection)
 
-    def _unregister_broker(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        header = Header(request)
+    def _unregister_broker(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        header, peer = Header(request), Peer.of(connection)
+        owner = self.route_info.registered_by(header.text("brokerAddr"))
+        if owner is not None and owner.connection is not connection:
+            if connection in self._connections:
+                raise self._refused(peer, "it has registered with another connection after this one")
+            if not owner.is_same(peer):
+                raise self._refused(peer, f"it may not take off a broker that {owner.host} has registered")
         self.route_info.unregister_broker(
             header.text("brokerName"), header.text("brokerAddr"), header.integer("brokerId")
         )
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _query_data_version(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+    def _query_data_version(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         try:
             version = DataVersion.from_stranger(loads_request(request.body) if request.body else None)
         except ValueError as error:
             raise refused(f"the body is not a data version: {error}") from error
-        changed, known = self.route_info.query_data_version(Header(request).text("brokerAddr"), version)
+        address = Header(request).text("brokerAddr")
+        changed, known = self.route_info.query_data_version(address, version, Peer.of(connection))
         return RemotingCommand(
             ResponseCode.SUCCESS,
             ext_fields={"changed": str(changed).lower()},
@@ -211,23 +243,37 @@ class NameServerService(Service):
         topics = yield from self.route_info.finding_topics(cluster)
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(topics))
 
-    def _delete_topic(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        header = Header(request)
-        self.route_info.delete_topic(header.text("topic"), header.text("clusterName", None))
+    def _delete_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        header, peer = Header(request), Peer.of(connection)
+        topic, cluster = header.text("topic"), header.text("clusterName", None)
+        if self._access.may_administer(peer):
+            self.route_info.delete_topic(topic, cluster)
+        elif not self.route_info.delete_topic(topic, cluster, peer) and self.route_info.has_topic(topic):
+            self._check_admin(peer, "remove topics of brokers of others")
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _wipe_write_perm(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        count = self.route_info.wipe_write_perm(Header(request).text("brokerName"))
+    def _wipe_write_perm(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        count = self.route_info.wipe_write_perm(self._broker_to_change(connection, request))
         return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"wipeTopicCount": str(count)})
 
-    def _add_write_perm(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        count = self.route_info.add_write_perm(Header(request).text("brokerName"))
+    def _broker_to_change(self, connection: RemotingProtocol, request: RemotingCommand) -> str:
+        """The brokerName of a request. Raises RequestRefused if the peer has registered no such broker, and may not
+        administer.
+        """
+        name, peer = Header(request).text("brokerName"), Peer.of(connection)
+        if not self.route_info.is_member(name, peer):
+            self._check_admin(peer, "change the permissions of brokers of others")
+        return name
+
+    def _add_write_perm(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        count = self.route_info.add_write_perm(self._broker_to_change(connection, request))
         return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"addTopicCount": str(count)})
 
     def _topic_list(self, _: RemotingProtocol, __: RemotingCommand) -> RemotingCommand:
         return RemotingCommand(ResponseCode.SUCCESS, body=self.route_info.topic_list_text())
 
-    def _put_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
+    def _put_kv_config(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        self._check_admin(Peer.of(connection), "change the key-value configuration")
         header = Header(request)
         try:
             written = self._kv_config.put(header.text("namespace"), header.text("key"), header.text("value"))
@@ -243,7 +289,8 @@ class NameServerService(Service):
             raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
         return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"value": value})
 
-    def _delete_kv_config(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
+    def _delete_kv_config(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        self._check_admin(Peer.of(connection), "change the key-value configuration")
         header = Header(request)
         written = self._kv_config.delete(header.text("namespace"), header.text("key"))
         return written.addCallbacks(_success, _not_written)
@@ -254,6 +301,28 @@ class NameServerService(Service):
         if not table:
             raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         return _content({"table": table})
+
+
+def _read_registration(request: RemotingCommand) -> Steps[Registration]:
+    """Raises RequestRefused."""
+    header = Header(request)
+    crc = header.integer("bodyCrc32", 0)
+    if crc and crc != body_crc32(request.body):
+        raise refused("crc32 not match")
+    try:
+        table = yield from decode_body_in_steps(request.body, header.boolean("compressed", False), request.version)
+    except ValueError as error:
+        raise refused(f"the body cannot be read: {error}") from error
+    return Registration(
+        cluster_name=header.text("clusterName"),
+        broker_name=header.text("brokerName"),
+        broker_addr=header.text("brokerAddr"),
+        broker_id=header.integer("brokerId"),
+        ha_server_addr=header.text("haServerAddr"),
+        data_version=table.data_version,
+        topics=tuple(table.topic_config_table.values()),
+        software=f"{request.language[:20]} {request.version}",
+    )
 
 
 def _success(_: object) -> RemotingCommand:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from twisted.application.service import Service
 from twisted.internet.abstract import isIPAddress, isIPv6Address
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTCP, IStreamServerEndpoint
 from twisted.internet.protocol import Factory
@@ -15,6 +15,7 @@ from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.endpoints import NamedServerEndpoint, is_address
 from rmqha.events import Event
 from rmqha.ha.master.protocol import HAMasterFactory
 from rmqha.ops.process import parse_port
@@ -26,7 +27,9 @@ BACKLOG = 1024
 
 
 def tcp_endpoint(reactor: Any, port: int, bind_address: str) -> IStreamServerEndpoint:
-    """An endpoint for this port at ``bind_address``, or at all addresses if that is empty."""
+    """An endpoint for this port at ``bind_address``, or at all addresses if that is empty. It may be a name."""
+    if not is_address(bind_address):
+        return NamedServerEndpoint(reactor, bind_address, lambda address: tcp_endpoint(reactor, port, address))
     return TCP4ServerEndpoint(IReactorTCP(reactor), port, BACKLOG, bind_address)
 
 
@@ -149,10 +152,12 @@ class ListeningService(Service):
         self._failed = failed
         self._tell_port = listening
         self._port: IListeningPort | None = None
+        self._opening: Deferred[Any] | None = None
 
     def startService(self) -> None:
         Service.startService(self)
-        self._endpoint.listen(self._sparing).addCallbacks(self._listening, self._cannot_listen)
+        self._opening = self._endpoint.listen(self._sparing)
+        self._opening.addCallbacks(self._listening, self._cannot_listen)
 
     def _listening(self, port: IListeningPort) -> None:
         self._port = port
@@ -168,10 +173,13 @@ class ListeningService(Service):
         )
 
     def _cannot_listen(self, failure: Failure) -> None:
-        self._failed(f"cannot listen for {self._purpose}: {failure.getErrorMessage()}")
+        if failure.check(CancelledError) is None:
+            self._failed(f"cannot listen for {self._purpose}: {failure.getErrorMessage()}")
 
     def stopService(self) -> Deferred[None] | None:
         Service.stopService(self)
+        if self._opening is not None:
+            self._opening.cancel()  # it may still wait for the address of a name
         if isinstance(self._factory, HAMasterFactory):
             self._factory.close_connections()
         return None if self._port is None else self._port.stopListening()

@@ -1,10 +1,20 @@
 """Which addresses count as one peer, where a limit is for each address."""
 
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 IPV6_NETWORK_BITS = 64
 """The prefix length of the network that one host or site has."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is an address of the same machine, or the name localhost."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 @lru_cache(maxsize=4096)

@@ -84,6 +84,11 @@ class TLSAddress:
         protocol: IProtocol = await self.endpoint(ClientTLS()).connect(factory)
         return protocol
 
+    def at(self, address: str) -> "TLSAddress":
+        """The same server at one of its addresses. Its certificate must still be for the host's name."""
+        parameters = {"hostname": self.host, **self.parameters}
+        return TLSAddress(self.reactor, parameters, address, self.port)
+
     def below(self, distance: int) -> str | None:
         """The address ``distance`` ports below, as text; None if there is no such port, or if it cannot be known."""
         if self.port <= distance or "endpoint" in self.parameters:

@@ -17,6 +17,7 @@ from rmqha.histogram import Histogram
 from rmqha.namesrv.routeinfo import LiveBroker, RouteInfoManager
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.steps import Steps
+from rmqha.tls.endpoints import ServerTLS
 from rmqha.web.exposition import Common, Format, ManySeries, capped, exposing
 from rmqha.web.nodemetrics import build_info, of_process
 from rmqha.web.nodeweb import HTML, JSON, WebService, metrics_handler, page_of, refresh_of
@@ -39,6 +40,7 @@ class NameServerFacts:
     warnings: RecentWarnings
     turns: Histogram | None
     witness: WitnessFactory | None = None
+    tls: ServerTLS | None = None
 
     def ports(self, server: Server) -> dict[str, tuple[int, Mapping[str, int]]]:
         """For each port how many connections are open, and how many were refused, by reason."""
@@ -71,6 +73,9 @@ def _families(facts: NameServerFacts, server: Server) -> Iterator[Family | ManyS
     yield common.many("rmqha_namesrv_masters", capped(masters))
     ages = {(each.name, each.address): each.age for each in brokers}
     yield common.many("rmqha_namesrv_broker_age_seconds", capped(ages))
+    yield common.value(
+        "rmqha_certificate_expiry_timestamp_seconds", None if facts.tls is None else facts.tls.expires_at
+    )
     yield from of_process(common, facts.ports(server), facts)
 
 
@@ -131,12 +136,17 @@ def name_server_web(
     reactor: Any,
     failed: Callable[[str], None],
     witness: WitnessFactory | None = None,
+    tls: ServerTLS | None = None,
 ) -> WebService:
-    """The HTTP port of a name server. ``witness`` is the port of its witness, if it runs one."""
+    """The HTTP port of a name server. ``witness`` is the port of its witness, if it runs one. ``tls`` is for this port
+    and, if it is not switched off there, for that of the name server.
+    """
     clock = IReactorTime(reactor)
-    facts = NameServerFacts(routes, factory, RecentWarnings(), time_turns(reactor), witness)
+    facts = NameServerFacts(routes, factory, RecentWarnings(), time_turns(reactor), witness, tls)
     handlers = partial(name_server_handlers, facts, SharedWork(clock))
-    return WebService(endpoint, "plain", handlers, facts.warnings, clock, failed)
+    if tls is not None:
+        endpoint = tls.endpoint(endpoint, clock, lambda host, reason: None)
+    return WebService(endpoint, "plain" if tls is None else str(tls), handlers, facts.warnings, clock, failed)
 
 
 def name_server_handlers(

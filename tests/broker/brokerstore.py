@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from hypothesis import strategies as st
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -24,6 +25,7 @@ from tests.ha.doubles import LineTransport, content_of
 from tests.remoting.test_protocol import commands_in, frame
 
 SEGMENT_SIZE = 64 * 1024
+OWN_HOST = "192.0.2.200"
 NOW_MS = 1_795_000_000_000
 
 
@@ -48,8 +50,12 @@ def any_header(fields: Iterable[str]) -> st.SearchStrategy[dict[str, object]]:
 class Client:
     """One connection to what is served; each request has the next opaque."""
 
-    def __init__(self, processors: Processors, clock: Clock) -> None:
+    def __init__(self, processors: Processors, clock: Clock, host: str | None = None) -> None:
+        """It comes from the address ``host``, if given."""
         self.line = LineTransport(clock)
+        if host is not None:
+            self.line.peerAddr = IPv4Address("TCP", host, 4711)
+            self.line.hostAddr = IPv4Address("TCP", OWN_HOST, 9876)
         self.protocol = RemotingProtocol(processors, clock)
         self.line.attach(self.protocol)
         self._clock = clock

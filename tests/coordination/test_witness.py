@@ -18,7 +18,7 @@ from rmqha.coordination import state
 from rmqha.coordination.address import Login
 from rmqha.coordination.interface import Change, CoordinatorRefused, CoordinatorUnavailable, LeaseGone, Put
 from rmqha.coordination.state import End, KeysAndLeases, Write
-from rmqha.coordination.witness import http, service
+from rmqha.coordination.witness import http, service, shares
 from rmqha.coordination.witness.calls import MAX_TOKENS, CallRefused, Calls, Logins
 from rmqha.coordination.witness.http import Peers, WitnessFactory
 from rmqha.coordination.witness.service import Commit, WitnessService
@@ -349,7 +349,8 @@ class PortTests(Case):
         super().setUp()
         self.logins = Logins(None)
         self.allowed = True
-        peers = Peers(lambda _: self.allowed)
+        self.network = "network"
+        peers = Peers(lambda _: self.allowed, lambda _: self.network)
         self.factory = WitnessFactory(Calls(self.witness, self.logins), self.clock, peers)
 
     def connect(self) -> tuple[Any, StringTransport]:
@@ -446,8 +447,43 @@ class PortTests(Case):
             channel.connectionLost(Failure(ConnectionError()))
         self.assertEqual(self.factory.bodies_bytes, 0)
 
+    def test_one_address_gets_a_part_of_the_keys_and_leases(self) -> None:
+        """Also if a stranger at another address takes what it can get, for a day: without a login nobody stops it."""
+        self.patch(shares, "MAX_KEYS", 40)
+        self.patch(shares, "MAX_LEASES", 20)
+        self.network = "stranger"
+        puts = [{"request_put": {"key": text64(f"/rmqha/C/b/{number}"), "value": ""}} for number in range(10)]
+        self.assertEqual(self.send("/v3/kv/txn", {"success": puts})[0], 200)
+        self.assertEqual(self.send("/v3/kv/txn", {"success": puts})[0], 200)
+        more = {"success": [{"request_put": {"key": text64("/rmqha/C/b/more"), "value": ""}}]}
+        for _ in range(5):
+            self.assertEqual(self.send("/v3/lease/grant", {"TTL": "86400"})[0], 200)
+        for path, fields in (("/v3/kv/txn", more), ("/v3/lease/grant", {"TTL": "86400"})):
+            status, answer = self.send(path, fields)
+            self.assertEqual(status, 400)
+            self.assertIn("Address stranger has", answer["message"])
+        large = {"success": [{"request_put": {"key": text64("/rmqha/C/b/1"), "value": text64("x" * 60_000)}}]}
+        self.patch(shares, "MAX_STATE_BYTES", 200_000)
+        self.assertIn("may have 50000 bytes", self.send("/v3/kv/txn", large)[1]["message"])
+        self.network = "member"
+        self.assertEqual(self.send("/v3/kv/txn", more)[0], 200)
+        self.assertEqual(self.send("/v3/lease/grant", {"TTL": "15"})[0], 200)
+        self.network = "stranger"
+        deletions = [{"request_delete_range": {"key": text64("/rmqha/C/b/0")}}, *more["success"]]
+        self.assertEqual(self.send("/v3/kv/txn", {"success": deletions})[0], 200)
+
+    def test_idle_connections_of_an_address_keep_no_other_of_it_out(self) -> None:
+        found = [self.connect() for _ in range(http.MAX_CONNECTIONS_OF_ADDRESS)]
+        for _, (channel, transport) in zip(range(3), found, strict=False):
+            self.connect()
+            self.assertTrue(transport.disconnected)
+            channel.connectionLost(Failure(ConnectionError()))
+        self.assertEqual(len(self.factory.channels), http.MAX_CONNECTIONS_OF_ADDRESS)
+
     def test_connections_are_limited_and_idle_ones_end(self) -> None:
         found = [self.connect() for _ in range(http.MAX_CONNECTIONS_OF_ADDRESS)]
+        for channel, _ in found:
+            channel.is_answering = True
         self.assertIsNone(self.factory.buildProtocol(None))
         self.clock.advance(http.IDLE_SECONDS)
         self.assertTrue(all(transport.disconnected for _, transport in found))

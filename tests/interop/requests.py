@@ -18,10 +18,16 @@ def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: 
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Callable[[RemotingCommand], RemotingCommand]]:
-    """A connection to this remoting port, for one request after another. Gives what sends one, and reads its answer."""
+def connected(address: str, source: str = "") -> Iterator[Callable[[RemotingCommand], RemotingCommand]]:
+    """A connection to this remoting port, for one request after another. Gives what sends one, and reads its answer.
+
+    It comes from the address ``source``, if given.
+    """
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), 5.0) as connection, connection.makefile("rb") as incoming:
+    with (
+        socket.create_connection((host, int(port)), 5.0, (source, 0)) as connection,
+        connection.makefile("rb") as incoming,
+    ):
 
         def exchange(request: RemotingCommand) -> RemotingCommand:
             frame = encode_command(request)
@@ -32,7 +38,9 @@ def connected(address: str) -> Iterator[Callable[[RemotingCommand], RemotingComm
         yield exchange
 
 
-def any_answer(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
-    """What the broker at this remoting port answers, also if it refuses."""
-    with connected(address) as exchange:
+def any_answer(
+    address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", source: str = ""
+) -> RemotingCommand:
+    """What the broker at this remoting port answers, also if it refuses. It is asked from the address ``source``."""
+    with connected(address, source) as exchange:
         return exchange(RemotingCommand(code, opaque=1, ext_fields=fields or {}, body=body))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmqha.ha.slave.states import ReplicaState
-from rmqha.testing.nodes import NameServerNode
+from rmqha.testing.nodes import NameServerNode, free_port
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 from tests.interop.conftest import MasterFactory, OurBrokerFactory, SlaveFactory
 from tests.interop.nodes import OurBroker, assert_equal_logs
-from tests.interop.requests import ask
-from tests.interop.rocketmq import Broker, Driver, NameServer, messages_sha256
+from tests.interop.requests import any_answer, ask
+from tests.interop.rocketmq import V5, VERSION, Broker, Driver, NameServer, messages_sha256
 from tests.waiting import WAIT_SECONDS, wait_until
 
 TOPIC = "TNameServer"
@@ -23,6 +24,16 @@ COUNT = 200
 BODY_BYTES = 300
 AT_ONCE_S = 100.0
 """Less than the two minutes after which a silent broker is forgotten: only a lost connection is seen before."""
+NO_PERMISSION = 16
+TOPIC_FIELDS = {
+    "defaultTopic": "TBW102",
+    "readQueueNums": "2",
+    "writeQueueNums": "2",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
 QUICK: dict[str, Any] = {"registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 1000}
 
 
@@ -116,6 +127,68 @@ def test_mqadmin_is_answered_by_our_name_server_as_by_javas(
     assert line.split()[:4] == ["cluster-both", master.name, "0", master.address]
     topics = our_driver.mqadmin([["topicList"]])[0].split()
     assert {TOPIC, "TBW102", "cluster-both", master.name} <= set(topics)
+
+
+def perm(namesrv: str, topic: str) -> int | None:
+    """What clients may do with a topic; None without a route."""
+    answer = any_answer(namesrv, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    return None if answer.code else int(loads_lenient(answer.body)["queueDatas"][0]["perm"])
+
+
+@pytest.mark.parametrize("version", [VERSION, V5])
+def test_a_new_name_server_has_all_topics_of_a_java_broker_and_lets_nobody_take_it(
+    version: str, java_master: MasterFactory, tmp_path: Path
+) -> None:
+    """The broker registers one topic first, which is created meanwhile, and then all with the same version."""
+    options = (f"--port={free_port()}",)
+    with NameServerNode(tmp_path, options, "before") as server:
+        server.port("name server")
+        master = java_master(version=version, namesrv=server.address, **QUICK)
+        wait_for_brokers(server.address, master.name, (0, master))
+        for topic in ("TOld", "TDeleted"):
+            ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC_FIELDS, "topic": topic})
+        server.kill()
+    with NameServerNode(tmp_path, options, "after") as server:
+        server.port("name server")
+        namesrv = server.address
+        ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC_FIELDS, "topic": "TNew"})
+        for topic in ("TNew", "TOld", "TDeleted", "SELF_TEST_TOPIC"):
+            wait_until(lambda topic=topic: perm(namesrv, topic) is not None, topic)  # type: ignore[misc]
+        ask(master.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "TDeleted"})
+        wait_until(lambda: perm(namesrv, "TDeleted") is None, "the topic to end with the next registration")
+
+        place = {
+            "brokerName": master.name, "brokerAddr": master.address, "clusterName": master.cluster, "brokerId": "0",
+        }  # fmt: skip
+        stranger = "127.0.0.2"
+        elsewhere = {**place, "brokerAddr": f"{stranger}:10911", "haServerAddr": f"{stranger}:10912"}
+        assert any_answer(namesrv, RequestCode.UNREGISTER_BROKER, place, source=stranger).code == NO_PERMISSION
+        refusal = any_answer(namesrv, RequestCode.REGISTER_BROKER, elsewhere, source=stranger)
+        assert refusal.code == NO_PERMISSION, refusal
+        assert "is alive" in (refusal.remark or ""), refusal
+        assert brokers(namesrv, master.name) == {"0": master.address}
+        assert perm(namesrv, "TOld") == 6
+        master.stop()
+        wait_for_brokers(namesrv, master.name, seconds=AT_ONCE_S)
+
+
+@pytest.mark.parametrize("version", [VERSION, V5])
+def test_our_brokerpermission_reaches_the_routes_of_javas_name_server(
+    version: str, java_class_path: str, tmp_path: Path
+) -> None:
+    with ExitStack() as running:
+        server = NameServer(tmp_path / "java", version=version)
+        running.callback(server.kill)
+        server.start()
+        broker = running.enter_context(OurBroker(tmp_path, "async-master", server.address, brokerPermission=4))
+        wait_until(lambda: perm(server.address, "SELF_TEST_TOPIC") == 4, "the permission of the start")
+        for permission in (6, 4):
+            body = f"brokerPermission={permission}".encode()
+            ask(broker.address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+            wait_until(
+                lambda permission=permission: perm(server.address, "SELF_TEST_TOPIC") == permission,  # type: ignore[misc]
+                f"the permission {permission}",
+            )
 
 
 def test_clients_find_our_pair_by_javas_name_server(

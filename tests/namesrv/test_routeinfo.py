@@ -7,6 +7,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.namesrv.peers import Peer
 from rmqha.namesrv.routeinfo import BROKER_CHANNEL_EXPIRED_SECONDS, Registration, RouteInfoManager
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import Steps, at_once
@@ -42,7 +43,10 @@ class RouteInfoTestCase(SynchronousTestCase):
         self.routes = RouteInfoManager(self.clock.seconds)
 
     def register(self, registration: Registration, connection: object = "line") -> tuple[str, str] | None:
-        return self.routes.register_broker(registration, connection)
+        return self.routes.register_broker(registration, Peer(connection))
+
+    def query(self, address: str, version: DataVersion) -> tuple[bool, DataVersion | None]:
+        return self.routes.query_data_version(address, version, Peer("line"))
 
     def addresses(self, topic: str = "T") -> dict[str, dict[str, str]] | None:
         """By name of the brokers that carry the topic, their addresses by id; None without a route."""
@@ -140,10 +144,10 @@ class WholeTests(RouteInfoTestCase):
             with self.subTest(first):
                 self.routes = RouteInfoManager(self.clock.seconds)
                 self.register(replace(master(), topics=first))
-                self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (True, None))
+                self.assertEqual(self.query(MASTER, VERSION), (True, None))
                 self.register(whole(self.CREATED, self.OTHER))
                 self.assertEqual(self.topics(), {"Created", "Other"})
-                self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (False, VERSION))
+                self.assertEqual(self.query(MASTER, VERSION), (False, VERSION))
 
     def test_a_deleted_topic_ends_with_the_next_whole_registration_of_its_broker(self) -> None:
         self.register(whole(self.OTHER, self.DELETED))
@@ -179,9 +183,9 @@ class WholeTests(RouteInfoTestCase):
 
     def test_a_slave_that_was_promoted_has_not_registered_its_topics_yet(self) -> None:
         self.register(slave())
-        self.assertEqual(self.routes.query_data_version(SLAVE, VERSION), (False, VERSION))
+        self.assertEqual(self.query(SLAVE, VERSION), (False, VERSION))
         self.register(replace(slave(0), topics=(self.CREATED,)))
-        self.assertEqual(self.routes.query_data_version(SLAVE, VERSION), (True, None))
+        self.assertEqual(self.query(SLAVE, VERSION), (True, None))
 
     def test_a_topic_that_was_removed_by_hand_comes_back_if_its_broker_still_has_it(self) -> None:
         self.register(whole(self.OTHER))
@@ -312,19 +316,19 @@ class EndTests(RouteInfoTestCase):
 
 class DataVersionTests(RouteInfoTestCase):
     def test_an_unknown_broker_has_changed_and_no_version(self) -> None:
-        self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (True, None))
+        self.assertEqual(self.query(MASTER, VERSION), (True, None))
 
     def test_a_known_one_has_changed_if_its_version_is_another(self) -> None:
         self.register(whole())
-        self.assertEqual(self.routes.query_data_version(MASTER, VERSION), (False, VERSION))
-        self.assertEqual(self.routes.query_data_version(MASTER, VERSION.next(7)), (True, VERSION))
+        self.assertEqual(self.query(MASTER, VERSION), (False, VERSION))
+        self.assertEqual(self.query(MASTER, VERSION.next(7)), (True, VERSION))
 
     def test_no_change_is_a_sign_of_life(self) -> None:
         self.register(whole(TOPIC))
         for version, is_alive in ((VERSION, True), (VERSION.next(7), False)):
             with self.subTest(version):
                 self.clock.advance(100)
-                self.routes.query_data_version(MASTER, version)
+                self.query(MASTER, version)
                 self.clock.advance(100)
                 self.routes.scan_not_active_brokers()
                 self.assertEqual(self.addresses() is not None, is_alive)

@@ -39,8 +39,8 @@ class NameServerTestCase(SynchronousTestCase):
         self.addCleanup(self.server.stopService)
         self.broker, self.client = self.connect(), self.connect()
 
-    def connect(self) -> Client:
-        return Client(self.server.processors(), self.clock)
+    def connect(self, host: str = "127.0.0.1") -> Client:
+        return Client(self.server.processors(), self.clock, host)
 
     def ok(self, client: Client, code: int, body: bytes = b"", /, **fields: object) -> RemotingCommand:
         """The answer, which is a success."""
@@ -273,7 +273,7 @@ class QueryTests(NameServerTestCase):
 
     def test_texts_are_kept_in_the_folder(self) -> None:
         folder = Path(self.mktemp())
-        client = Client(NameServerService(self.clock, folder).processors(), self.clock)
+        client = Client(NameServerService(self.clock, folder).processors(), self.clock, "127.0.0.1")
         self.ok(client, RequestCode.PUT_KV_CONFIG, namespace="N", key="k", value="v")
         self.assertEqual(KVConfigManager(folder).get("N", "k"), "v")
 

@@ -5,6 +5,7 @@ import json
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.namesrv.peers import Peer
 from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.web.namesrvweb import NameServerFacts, name_server_handlers
@@ -25,7 +26,7 @@ class ClusterPageTests(SynchronousTestCase):
     def register(self, name: str, broker_id: int, address: str) -> object:
         connection = object()
         self.routes.register_broker(
-            Registration("C", name, address, broker_id, f"{address}-ha", software="JAVA 397"), connection
+            Registration("C", name, address, broker_id, f"{address}-ha", software="JAVA 397"), Peer(connection)
         )
         return connection
 

@@ -5,7 +5,8 @@ connection registers at once. Periodically the broker also asks who is registere
 broker with the same name and id replaces our registration without an error.
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -44,6 +45,7 @@ REGISTER_TIMEOUT_SECONDS = 6.0
 QUERY_DATA_VERSION_TIMEOUT_SECONDS = 3.0
 UNREGISTER_TIMEOUT_SECONDS = 3.0
 LOOK_TIMEOUT_SECONDS = 3.0
+ABSENT_LOOKUPS = 3
 LOOKS_THAT_CLEAR_A_RIVAL = 3
 """A rival counts as gone after this many looks in a row that find our own address."""
 MAX_CLUSTER_BYTES = 1024 * 1024
@@ -366,6 +368,91 @@ class NameServerLink(Service):
         await stopped
 
 
+Machines = Sequence[tuple[str, IStreamClientEndpoint]]
+"""Several machines behind the name of a name server: their names and endpoints. Empty if there is only one."""
+FindMachines = Callable[[str], Awaitable[Machines]]
+
+
+async def find_no_machines(name: str) -> Machines:
+    """For names that stand for one machine."""
+    return ()
+
+
+class NameServerGroup(Service):
+    """The registrations with all machines behind the name of a name server. They follow the name's addresses.
+
+    A machine that is missing in ABSENT_LOOKUPS lookups in a row is left.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        endpoint: IStreamClientEndpoint,
+        make_link: Callable[[str, IStreamClientEndpoint], NameServerLink],
+        find_machines: FindMachines,
+    ) -> None:
+        """``endpoint`` connects to the name itself, and so to one of its machines."""
+        self._name = name
+        self._endpoint = endpoint
+        self._make_link = make_link
+        self._find_machines = find_machines
+        self._links: dict[str, NameServerLink] = {name: make_link(name, endpoint)}
+        self._absent: Counter[str] = Counter()
+        self._looking: Deferred[None] | None = None
+
+    @property
+    def links(self) -> list[NameServerLink]:
+        """The present registrations."""
+        return list(self._links.values())
+
+    def startService(self) -> None:
+        """Look the name up, and register."""
+        Service.startService(self)
+        self.look_up()
+
+    def look_up(self) -> None:
+        """Look the name up again, unless that is still going on."""
+        if self._looking is None and self.running:
+            self._looking = Deferred.fromCoroutine(self._follow())
+            self._looking.addBoth(self._looked_up)
+
+    def _looked_up(self, _: object) -> None:
+        self._looking = None
+        for link in self.links if self.running else ():
+            if not link.running:
+                link.startService()
+
+    async def _follow(self) -> None:
+        """Raises what a lookup raises: then all stay as they are. A connection to the name says why it fails."""
+        found = dict(await self._find_machines(self._name))
+        if not found and self._name in self._links:
+            return
+        for name in list(self._links):
+            self._absent[name] = 0 if name in found else self._absent[name] + 1
+            if name not in found and (name == self._name or self._absent[name] >= ABSENT_LOOKUPS):
+                await self._leave(name)
+        if not self._links and not found:
+            found = {self._name: self._endpoint}
+        for name, endpoint in found.items():
+            if name not in self._links:
+                self._links[name] = self._make_link(name, endpoint)
+
+    async def _leave(self, name: str) -> None:
+        """Unregister before another link to the same machine registers."""
+        link = self._links.pop(name)
+        del self._absent[name]
+        if link.running:
+            await link.stopService()
+
+    def stopService(self) -> Deferred[None]:
+        """Unregister from all of them."""
+        Service.stopService(self)
+        stopped = [link.stopService() for link in self.links]
+        if self._looking is not None:
+            self._looking.cancel()
+        return gatherResults(stopped, consumeErrors=True).addCallback(lambda _: None)
+
+
 class BrokerOuterAPI(Service):
     """Keeps a broker registered. ``master_found`` is called with a slave's master, as name servers know it."""
 
@@ -377,8 +464,9 @@ class BrokerOuterAPI(Service):
         endpoints: Sequence[tuple[str, IStreamClientEndpoint]],
         clock: IReactorTime,
         master_found: Callable[[MasterAddresses], None] = lambda _: None,
+        find_machines: FindMachines = find_no_machines,
     ) -> None:
-        """``endpoints`` are the name servers with their names."""
+        """``endpoints`` are the name servers with their names. ``find_machines`` looks a name up."""
         self._settings = settings = broker.settings
         self._clock = clock
         self._master_found = master_found
@@ -386,7 +474,15 @@ class BrokerOuterAPI(Service):
         """Whether it does not register yet, because its brokerId is not known."""
         self._is_slave = broker.broker_id > 0
         self._last_told: MasterAddresses | None = None
-        self._links = [NameServerLink(name, endpoint, broker, clock, self._answered) for name, endpoint in endpoints]
+        self._withdrawn: str | None = None
+
+        def make_link(name: str, endpoint: IStreamClientEndpoint) -> NameServerLink:
+            link = NameServerLink(name, endpoint, broker, clock, self._answered)
+            if self._withdrawn is not None:
+                link.withdraw(self._withdrawn)
+            return link
+
+        self._groups = [NameServerGroup(name, endpoint, make_link, find_machines) for name, endpoint in endpoints]
         self._table = broker.table
         self._soon: IDelayedCall | None = None
         self._rounds = PeriodicService(
@@ -400,6 +496,10 @@ class BrokerOuterAPI(Service):
         self._soon_again = PeriodicService(
             "registering after the promotion", 1.0, self._register_promoted, clock, first_after=1.0
         )
+
+    @property
+    def _links(self) -> list[NameServerLink]:
+        return [link for group in self._groups for link in group.links]
 
     def startService(self) -> None:
         """Connect and register, again soon after, then each registerNameServerPeriod."""
@@ -415,9 +515,9 @@ class BrokerOuterAPI(Service):
                 self._begin()
 
     def _begin(self) -> None:
-        for link in self._links:
-            link.startService()
-        if self._links:
+        for group in self._groups:
+            group.startService()
+        if self._groups:
             self._rounds.startService()
 
     def promoted(self) -> None:
@@ -427,7 +527,7 @@ class BrokerOuterAPI(Service):
         registered on a connection that has ended a while later: we had one as a slave, and it removes our new
         registration, because the address is the same.
         """
-        if self._links and self.running and not self._soon_again.running:
+        if self._groups and self.running and not self._soon_again.running:
             self._promoted_for = 0
             self._soon_again.startService()
 
@@ -441,6 +541,8 @@ class BrokerOuterAPI(Service):
             self._clock.callLater(0, self._soon_again.stopService)
 
     def _register_periodically(self) -> None:
+        for group in self._groups:
+            group.look_up()
         for link in self._links:
             link.look()
             link.register(only_changes=not self._settings.force_register)
@@ -452,11 +554,13 @@ class BrokerOuterAPI(Service):
 
     def withdraw(self, reason: str) -> None:
         """Unregister from all name servers until ``come_back``."""
+        self._withdrawn = self._withdrawn or reason
         for link in self._links:
             link.withdraw(reason)
 
     def come_back(self) -> None:
         """Register again after ``withdraw``."""
+        self._withdrawn = None
         for link in self._links:
             link.come_back()
 
@@ -502,6 +606,6 @@ class BrokerOuterAPI(Service):
         stopped = [
             self._rounds.stopService(),
             self._soon_again.stopService(),
-            *(link.stopService() for link in self._links),
+            *(group.stopService() for group in self._groups if group.running),
         ]
         return gatherResults(stopped, consumeErrors=True).addCallback(lambda _: None)

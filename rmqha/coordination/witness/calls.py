@@ -25,6 +25,7 @@ from rmqha.coordination.interface import (
 )
 from rmqha.coordination.state import MAX_OPERATIONS, End
 from rmqha.coordination.witness.service import Commit, WitnessService
+from rmqha.coordination.witness.shares import Shares
 
 INVALID_ARGUMENT, NOT_FOUND, PRECONDITION, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = 3, 5, 9, 12, 14, 16
 HTTP_STATUS = {
@@ -230,6 +231,9 @@ class Calls:
     def __init__(self, service: WitnessService, logins: Logins) -> None:
         self.service = service
         self.logins = logins
+        self._shares = Shares()
+        self._network = ""
+        """The address whose call is being read."""
         self.by_path: dict[str, Callable[[dict[str, Any]], Deferred[bytes]]] = {
             "/v3/lease/grant": self._grant,
             "/v3/lease/keepalive": self._keep_alive,
@@ -238,6 +242,11 @@ class Calls:
             "/v3/kv/range": self._range,
             "/v3/kv/txn": self._transact,
         }
+
+    def call(self, path: str, fields: dict[str, Any], network: str) -> Deferred[bytes]:
+        """Begin a call of this address. Raises CallRefused."""
+        self._network = network
+        return self.by_path[path](fields)
 
     def header(self, revision: int) -> dict[str, str]:
         """Begins each answer."""
@@ -261,10 +270,14 @@ class Calls:
         ttl = _number(fields, "TTL")
         if _number(fields, "ID"):
             raise CallRefused(UNIMPLEMENTED, "the witness chooses the ids of leases")
+        network = self._network
 
         def decide(commit: Commit) -> bytes:
+            if self.logins.login is None:
+                self._shares.check_grant(network, commit.state)
             grant = commit.state.grant(ttl, self.service.new_lease())
             commit.do(grant)
+            self._shares.granted(network, grant.lease)
             return self._of(commit, ID=str(grant.lease), TTL=str(grant.ttl))
 
         return self.service.ask(decide)
@@ -313,12 +326,16 @@ class Calls:
         _only(fields, "compare", "success")
         compares = [_read_compare(each) for each in _list(fields, "compare")]
         writes = [_read_write(each) for each in _list(fields, "success")]
+        network = self._network
 
         def decide(commit: Commit) -> bytes:
             write = commit.state.transaction(compares, writes)
             if write is None:
                 return self._of(commit)
+            if self.logins.login is None:
+                self._shares.check_writes(network, commit.state, writes)
             commit.do(write)
+            self._shares.wrote(network, writes)
             return self._of(commit, succeeded=True)
 
         return self.service.ask(decide)

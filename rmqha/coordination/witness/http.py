@@ -225,7 +225,7 @@ class WitnessFactory(HTTPFactory):
             self.refused["not allowed"] += 1
             return None
         network = self._peers.network_of(host)
-        if self._of_networks[network] >= MAX_CONNECTIONS_OF_ADDRESS or not self._has_place():
+        if not self._has_place(network):
             self.refused["too many connections"] += 1
             return None
         channel = WitnessChannel()
@@ -237,16 +237,19 @@ class WitnessFactory(HTTPFactory):
         self._of_networks[network] += 1
         return channel
 
-    def _has_place(self) -> bool:
-        """Whether there is room for a connection. The oldest one without a request may have to go."""
-        if len(self.channels) < MAX_CONNECTIONS:
+    def _has_place(self, network: str) -> bool:
+        """Whether there is room for a connection. The oldest one without a request may have to go: of this address, if
+        it has too many, else of any.
+        """
+        is_full = self._of_networks[network] >= MAX_CONNECTIONS_OF_ADDRESS
+        if not is_full and len(self.channels) < MAX_CONNECTIONS:
             return True
-        idle = next((channel for channel in self.channels if not channel.is_answering), None)
-        if idle is None:
-            return False
-        self.gone(idle)
-        idle.abort()
-        return True
+        for channel in self.channels:
+            if not channel.is_answering and (not is_full or channel.network == network):
+                self.gone(channel)
+                channel.abort()
+                return True
+        return False
 
     def gone(self, channel: WitnessChannel) -> None:
         """The connection has ended, or has lost its place."""
@@ -281,8 +284,8 @@ class WitnessFactory(HTTPFactory):
     def _answer(self, request: WitnessRequest) -> Deferred[bytes] | None:
         """The body of the answer; None for a watch. Raises CallRefused, CoordinatorError."""
         path = request.path.decode("ascii", "replace")
-        call = self.calls.by_path.get(path)
-        if call is None and path not in (LOGIN, WATCH):
+        is_call = path in self.calls.by_path
+        if not is_call and path not in (LOGIN, WATCH):
             raise CallRefused(UNIMPLEMENTED, "the witness does not know this call")
         if request.method != b"POST":
             raise CallRefused(UNIMPLEMENTED, "calls of the witness are POST requests")
@@ -291,8 +294,8 @@ class WitnessFactory(HTTPFactory):
             return self._log_in(request, fields)
         token = request.getHeader(b"authorization")
         self.calls.logins.check(None if token is None else token.decode("latin-1"))
-        if call is not None:
-            return call(fields)
+        if is_call:
+            return self.calls.call(path, fields, request.channel.network)
         WatchStream(request, self.calls, self.clock).start(*self.calls.read_watch(fields))
         return None
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import DNSLookupError
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -503,6 +504,101 @@ class StopTests(OuterAPITestCase):
         stopped = self.stop()
         line.answer(line.request(RequestCode.UNREGISTER_BROKER))
         self.assert_ended(stopped)
+
+
+class MachinesTests(OuterAPITestCase):
+    """Several name servers behind one name: the broker registers with each of them, and follows the name."""
+
+    def setUp(self) -> None:
+        OuterAPITestCase.setUp(self)
+        self.machines = {address: FakeEndpoint(self.clock) for address in ("10.0.0.1", "10.0.0.2", "10.0.0.3")}
+        self.present: list[str] | None = ["10.0.0.1", "10.0.0.2"]
+        self.lines: dict[str, Line] = {}
+
+    async def find(self, name: str) -> list[tuple[str, FakeEndpoint]]:
+        if self.present is None:
+            raise DNSLookupError("no answer")
+        return [(f"{name} ({address})", self.machines[address]) for address in self.present]
+
+    def begin(self) -> None:
+        settings = make_settings({"brokerName": "broker-a", "brokerClusterName": "C"})
+        registrant = Registrant(settings, 0, lambda: ("10.0.0.9:10911", "10.0.0.9:10912"), lambda: self.table)
+        self.api = BrokerOuterAPI(registrant, [("ns:9876", self.endpoints[0])], self.clock, find_machines=self.find)
+        self.api.startService()
+
+    def accept_all(self) -> None:
+        """Each machine takes the connections that come, and answers registrations."""
+        for address, endpoint in self.machines.items():
+            while endpoint.attempts:
+                self.lines[address] = Line(endpoint.next().accept())
+        for line in self.lines.values():
+            for request in line.requests():
+                line.answer(request)
+
+    def period(self) -> None:
+        self.clock.advance(PERIOD_SECONDS)
+        self.accept_all()
+
+    def test_it_registers_with_each_machine(self) -> None:
+        self.begin()
+        for address in ("10.0.0.1", "10.0.0.2"):
+            Line(self.machines[address].next().accept()).take_registration()
+        self.assertEqual(self.endpoints[0].attempts, [])
+
+    def test_machines_come_and_go(self) -> None:
+        self.begin()
+        self.accept_all()
+        self.present = ["10.0.0.1", "10.0.0.3"]
+        self.period()
+        self.assertEqual(set(self.lines), {"10.0.0.1", "10.0.0.2", "10.0.0.3"})
+        self.present = None  # no answer is no news
+        self.period()
+        self.present = ["10.0.0.1", "10.0.0.3"]
+        self.period()
+        self.assertFalse(self.lines["10.0.0.2"].transport.disconnecting)
+        self.period()
+        self.assertTrue(self.lines["10.0.0.2"].transport.disconnecting)
+        self.assertFalse(self.lines["10.0.0.1"].transport.disconnecting)
+
+    def test_a_name_that_is_not_known_yet_is_tried_as_it_is_and_then_left(self) -> None:
+        self.present = None
+        self.begin()
+        line = self.accept()
+        line.take_registration()
+        self.present = ["10.0.0.1", "10.0.0.2"]
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        for request in line.requests():
+            line.answer(request)
+        self.clock.advance(1)
+        self.accept_all()
+        self.assertTrue(line.transport.disconnecting)
+        self.assertEqual(set(self.lines), {"10.0.0.1", "10.0.0.2"})
+
+    def test_a_name_of_one_machine_again_is_used_as_it_is(self) -> None:
+        self.begin()
+        self.accept_all()
+        self.present = []
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        self.accept_all()
+        for _ in range(2):
+            self.period()
+        for _ in range(4):  # they say goodbye one after the other
+            self.clock.advance(1)
+            self.accept_all()
+        self.accept().take_registration()
+        self.assertTrue(self.lines["10.0.0.1"].transport.disconnecting)
+
+    def test_a_withdrawn_broker_registers_with_no_new_machine(self) -> None:
+        self.begin()
+        self.accept_all()
+        self.api.withdraw("it is not fit")
+        self.accept_all()
+        self.present = ["10.0.0.1", "10.0.0.3"]
+        self.clock.advance(FIRST_REGISTER_SECONDS)
+        line = Line(self.machines["10.0.0.3"].next().accept())
+        self.assertEqual(line.requests(), [])
+        self.api.come_back()
+        line.take_registration()
 
 
 class VersionTests(SynchronousTestCase):
