@@ -583,7 +583,7 @@ class PropertyTests(SendTestCase):
             self.assertEqual(self.stored(self.send(properties={"DELAY": text})).topic, "T")
 
     def test_a_half_message_is_prepared_with_all_its_properties(self) -> None:
-        half = {"TRAN_MSG": "true", "PGROUP": "PG", "WAIT": "true"}
+        half = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "K", "WAIT": "true"}
         answer = self.send(properties=half, sys_flag=TRANSACTION_PREPARED_TYPE, queue_id=2)
         (message,) = self.prepared
         self.assertEqual(message.properties, {**half, "CLUSTER": "DefaultCluster"})
@@ -694,6 +694,43 @@ class OutcomeTests(SendTestCase):
         putting.callback([PutMessageResult(PutMessageStatus.PUT_OK, appended)])
         (answer,) = self.peer.answers()
         self.assertEqual((answer.code, answer.opaque), (0, 7))
+
+
+class TransactionIdTests(SendTestCase):
+    """Answers name the message's unique key, as those of 5.x do: by it their clients end a transaction."""
+
+    def test_each_answer_to_a_stored_message_names_its_unique_key(self) -> None:
+        self.serve(timerWheelEnable="true")
+        for name in ("%RETRY%G", "%DLQ%G"):
+            self.topics.update(TopicConfig(name, 4, 4))
+        batch = encode_batch([BatchEntry(b"x", "", 0)])
+        ways: dict[str, dict[str, Any]] = {
+            "fast": {},
+            "parsed": {"properties": {"DELAY": "1"}},
+            "half": {"properties": {"TRAN_MSG": "true", "PGROUP": "P"}},
+            "timer": {"properties": {"TIMER_DELIVER_MS": str(NOW_MS + 60_000)}},
+            "retry": {"topic": "%RETRY%G"},
+            "dead": {"topic": "%RETRY%G", "reconsume_times": 16},
+            "batch": {"batch": "true", "body": batch},
+        }
+        for code, names in ((RequestCode.SEND_MESSAGE_V2, V2_FIELDS), (RequestCode.SEND_MESSAGE, V1_FIELDS)):
+            for way, changed in ways.items():
+                for key in ("C0A80001", 'an odd"\\key%s', "ключ", "1" * 1000):
+                    properties = {"KEYS": "k", "UNIQ_KEY": key, **changed.get("properties", {})}
+                    answer = self.send(self.request(code, names=names, **{**changed, "properties": properties}))
+                    self.assertEqual((answer.code, answer.ext_fields.get("transactionId")), (0, key), way)
+
+    def test_a_message_without_one_has_none_in_its_answer(self) -> None:
+        for properties in ({}, {"DELAY": "1"}, {"XUNIQ_KEY": "1"}):
+            self.assertNotIn("transactionId", self.send(properties=properties).ext_fields)
+
+    def test_a_half_message_gets_one(self) -> None:
+        answer = self.send(properties={"TRAN_MSG": "true", "PGROUP": "P"})
+        self.assertEqual(self.stored(answer).properties["UNIQ_KEY"], answer.ext_fields["transactionId"])
+
+    def test_what_is_no_text_is_left_out(self) -> None:
+        answer = self.send(properties={"UNIQ_KEY": "a\x03b"})
+        self.assertEqual((answer.code, answer.ext_fields.get("transactionId")), (0, None))
 
 
 class RetryTests(SendTestCase):
