@@ -8,11 +8,14 @@ a producer. For each check it puts the half message again, with the number of ch
 offset.
 
 All state is in the log, and the progress in both queues is among the consumer offsets. A node that restarts, or becomes
-the master, continues from there. So the progress must never be ahead of the log: a half message that it has passed may
-have been put again, or ended, in the part that is missing, and nobody would ask about it. It counts only when the log
+the master, continues from there. It may begin with half messages that were checked and ended since. So before it does
+anything about one it looks in the log for what came later (``Decisions``). And the progress must never be ahead of the
+log: a half message that it has passed may have been put again, or ended, in the part that is missing, and nobody would
+ask about it. It counts only when the log
 is flushed, and a slave takes its master's only when its own log is flushed as far. Only masters ask.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
@@ -33,6 +36,7 @@ from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
+from rmqha.steps import Steps, in_slices
 from rmqha.store.message import AppendMessageResult, Message, PutMessageResult, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus
@@ -48,6 +52,7 @@ from rmqha.wire.record import (
     encode_record,
     parse_msg_id,
 )
+from rmqha.wire.timers import UNIQUE_KEY
 from rmqha.wire.topics import (
     HALF_TOPIC,
     NO_SENDS_TO,
@@ -73,6 +78,11 @@ OPERATIONS_AT_ONCE = 32
 STEPS_AT_ONCE = 32
 """Half messages checked, or reads of operations, per reactor turn."""
 MAX_LATE_ENDS = 10_000
+MAX_WITH_A_KEY = 64
+"""Messages with one unique key that are looked at, the newest ones."""
+LATEST_MS = 2**62
+DISPATCH_LOOKS, DISPATCH_LOOK_SECONDS = 100, 0.01
+"""How often, and when, to look whether the index has come to the log's end."""
 MAX_DIGITS = 18
 HOUR_MS = 3_600_000
 
@@ -117,6 +127,27 @@ class HalfMessage:
         )
 
     @property
+    def is_again(self) -> bool:
+        """Whether a check put it again."""
+        return TRANSACTION_CHECK_TIMES in self.properties or TRAN_PREPARED_QUEUE_OFFSET in self.properties
+
+    def is_copy_of(self, other: Self) -> bool:
+        """Whether both are the same message of the same producer. No other client can send a second one."""
+        mine, theirs = (
+            (
+                half.real_topic,
+                half.real_queue_id,
+                half.producer_group,
+                half.properties.get(UNIQUE_KEY),
+                half.record.flag,
+            )
+            for half in (self, other)
+        )
+        own, its = self.record, other.record
+        born = (own.born_timestamp, own.born_host) == (its.born_timestamp, its.born_host)
+        return mine == theirs and born and own.body == its.body
+
+    @property
     def has_destination(self) -> bool:
         """Whether it can be committed."""
         return bool(self.real_topic) and self.real_topic not in NO_SENDS_TO and self.real_queue_id is not None
@@ -131,6 +162,10 @@ class HalfMessage:
         if self.immunity_ms is not None:
             return Verdict.POSTPONE if age_ms < self.immunity_ms else Verdict.CHECK
         return Verdict.WAIT if 0 <= age_ms < settings.transaction_time_out_ms else Verdict.CHECK
+
+    def may_be_checked(self, settings: Settings, now_ms: int) -> bool:
+        """Whether a check may have put a copy of it, or whether it is one itself."""
+        return self.is_again or not 0 <= now_ms - self.record.born_timestamp < settings.transaction_time_out_ms
 
     def again(self, **properties: int) -> Message:
         """The half message, to be put again with these additional properties."""
@@ -268,6 +303,58 @@ def _decode(raw: bytes) -> Record:
     return record
 
 
+class Decisions:
+    """What the log tells of a half message after it. The index finds it by the unique key.
+
+    The progress in the queues of transactions is copied from time to time only. A node that takes over may begin with
+    half messages that were checked, and then ended, since. Without an index, or a unique key, they are asked about once
+    more.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._reader = store.reader
+
+    def finding(self, half: HalfMessage, ended: Callable[[int], bool]) -> Steps[bool]:
+        """Whether nothing is to be done about a half message: it was put again, committed or given up later.
+
+        ``ended`` says whether the half message at a queue offset has ended. Raises OSError.
+        """
+        for record in (yield from self._with_key_of(half, HALF_TOPIC, 0)):
+            other = HalfMessage.from_record(record)
+            is_later = record.queue_offset > half.record.queue_offset
+            if other.is_copy_of(half) and (other.is_again if is_later else ended(record.queue_offset)):
+                return True
+        since = half.record.store_timestamp
+        for record in (yield from self._with_key_of(half, TRANS_CHECK_MAX_TIME_TOPIC, since)):
+            is_later = record.physical_offset > half.record.physical_offset
+            if is_later and HalfMessage.from_record(record).is_copy_of(half):
+                return True
+        return (yield from self.finding_committed(half))
+
+    def finding_committed(self, half: HalfMessage) -> Steps[bool]:
+        """Whether the message itself is in its topic, from this half message or a copy of it. Raises OSError."""
+        for record in (yield from self._with_key_of(half, half.real_topic, 0)):
+            if record.sys_flag & TRANSACTION_TYPE_MASK != TRANSACTION_COMMIT_TYPE or record.body != half.record.body:
+                continue  # what a client sent as an ordinary message
+            at = record.prepared_transaction_offset  # 0 is also that of a message that a client sent with this flag
+            source = self._reader.message_at(at) if at else None
+            if source is None or source.topic != HALF_TOPIC:
+                continue
+            its = HalfMessage.from_record(source)
+            if (its.producer_group, its.properties.get(UNIQUE_KEY)) == (
+                half.producer_group,
+                half.properties.get(UNIQUE_KEY),
+            ):
+                return True
+        return False
+
+    def _with_key_of(self, half: HalfMessage, topic: str, since: int) -> Steps[list[Record]]:
+        key = half.properties.get(UNIQUE_KEY)
+        if key is None:
+            return []
+        return (yield from self._reader.query_message_in_steps(topic, key, MAX_WITH_A_KEY, since, LATEST_MS))
+
+
 class TransactionalMessageService(PeriodicService):
     """Puts half messages and ends them. While it runs it asks producers about those that do not end."""
 
@@ -294,6 +381,7 @@ class TransactionalMessageService(PeriodicService):
         self._now_ms = stamps.now_ms
         self._half_offset = 0
         self._operations = Operations(store, 0)
+        self._decisions = Decisions(store)
         self._checking: Deferred[None] | None = None
 
     def prepare(self, message: Message) -> Deferred[PutMessageResult]:
@@ -351,6 +439,8 @@ class TransactionalMessageService(PeriodicService):
         end = header.integer("commitOrRollback")
         if end == TRANSACTION_COMMIT_TYPE:
             half = self._half_message(header)
+            if half.may_be_checked(self.settings, self._now_ms()):
+                return self._commit_once(connection, half)
             return self._store.put_message(committed_message(half)).addCallback(self._committed, half)
         if end == TRANSACTION_ROLLBACK_TYPE:
             return self._put_operation(self._half_message(header)).addCallback(_answer)
@@ -362,6 +452,28 @@ class TransactionalMessageService(PeriodicService):
             offset=header.integer("commitLogOffset"),
         )
         return RemotingCommand(ResponseCode.SUCCESS)
+
+    async def _commit_once(self, connection: RemotingProtocol, half: HalfMessage) -> RemotingCommand:
+        """Commit, unless a copy of the half message is committed already.
+
+        A producer that commits late, and then is asked, names the first place and the place of the copy.
+        """
+        await self._dispatched()
+        if await connection.turns.run(self._decisions.finding_committed(half)):
+            return _answer(await self._put_operation(half))
+        result = await self._store.put_message(committed_message(half))
+        if not result.is_stored:
+            return _answer(result)
+        await self._put_operation(half)
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    async def _dispatched(self) -> None:
+        """Wait until the index has what is in the log, but not long: it may wait for room on the disk."""
+        end = self._store.commit_log.verified_offset
+        for _ in range(DISPATCH_LOOKS):
+            if self._store.derived.dispatcher.reput_offset >= end:
+                return
+            await deferLater(self._clock, DISPATCH_LOOK_SECONDS)
 
     def _half_message(self, header: Header) -> HalfMessage:
         """The half message that a request names. Raises RequestRefused, OSError."""
@@ -487,10 +599,24 @@ class TransactionalMessageService(PeriodicService):
             return False
         if operations.read_more(offset):
             return True
-        if not operations.ended_late(half.prepared_queue_offset) and not await self._act(half, verdict):
+        if not (await self._is_decided(half) or await self._act(half, verdict)):
             return False
         self._half_offset = half.record.queue_offset + 1
         return True
+
+    async def _is_decided(self, half: HalfMessage) -> bool:
+        """Whether the log shows that nothing is to be done about a half message. Raises OSError."""
+        ended = self._operations.ended_late
+        if ended(half.prepared_queue_offset):
+            return True
+        steps = in_slices(self._decisions.finding(half, ended))
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: bool = done.value
+                return found
+            await deferLater(self._clock, 0)
 
     async def _act(self, half: HalfMessage, verdict: Verdict) -> bool:
         """Act on a half message. True if this queue offset needs no further work."""
@@ -555,7 +681,7 @@ class TransactionalMessageService(PeriodicService):
             store_timestamp=appended.store_timestamp,
             properties_stored=message.properties_stored,
         )
-        unique_key = half.properties.get("UNIQ_KEY")
+        unique_key = half.properties.get(UNIQUE_KEY)
         fields = {
             "tranStateTableOffset": str(appended.logics_offset),
             "commitLogOffset": str(appended.wrote_offset),
