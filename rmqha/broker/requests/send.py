@@ -9,11 +9,13 @@ from typing import Protocol
 from uuid import uuid4
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
 
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.timersends import RecallHandle, TimerRefused, TimerSends
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.topics import UNIT_FLAG, UNIT_SUB_FLAG, topic_problem
+from rmqha.events import Event
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import (
     Answer,
@@ -27,7 +29,14 @@ from rmqha.remoting.protocol import (
 )
 from rmqha.settings import Settings
 from rmqha.steps import Steps
-from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
+from rmqha.store.message import (
+    AppendMessageResult,
+    Message,
+    MessageBatch,
+    PutMessageResult,
+    PutMessageStatus,
+    put_again,
+)
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from rmqha.store.put import PutRefused
@@ -102,6 +111,8 @@ class MessagesPut(Protocol):
 
 class SendMessageProcessor:
     """Puts the messages that clients send, on a master. ``messages_put`` counts them."""
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -477,7 +488,28 @@ class SendMessageProcessor:
             message.topic = retry.topic_name
             message.queue_id = random.randrange(max(1, retry.write_queue_nums))
             message.properties["DELAY"] = str(delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
-        return self._store.put_message(message).addCallback(self._answer_to_send_back)
+        put = self._store.put_message(message).addCallback(self._put_dead_if_too_long, record, group)
+        return put.addCallback(self._answer_to_send_back)
+
+    def _put_dead_if_too_long(
+        self, result: PutMessageResult, record: Record, group: SubscriptionGroupConfig
+    ) -> Deferred[PutMessageResult]:
+        """Where properties leave no room for those of a later try, make the message a dead letter as it is.
+
+        Else its consumer would send it back again and again, and get no further.
+        """
+        if result.status is not PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
+            return succeed(result)
+        message = put_again(record, self._dead_letter_topic(group).topic_name, 0, record.properties_stored)
+        message.reconsume_times += 1
+        self._log.warn(
+            "{msg_id} becomes a dead letter of group {group}: its properties of {size} bytes leave no room for a retry",
+            event=Event.DEAD_AT_ONCE,
+            msg_id=record.msg_id,
+            group=group.group_name,
+            size=len(record.properties_stored.encode("utf-8", "surrogateescape")),
+        )
+        return self._store.put_message(message)
 
     @staticmethod
     def _answer_to_send_back(result: PutMessageResult) -> RemotingCommand:

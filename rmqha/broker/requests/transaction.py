@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -37,12 +37,13 @@ from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, Reques
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
 from rmqha.steps import Steps, in_slices
-from rmqha.store.message import AppendMessageResult, Message, PutMessageResult, put_again
+from rmqha.store.message import Message, PutMessageResult, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import (
+    MAX_PROPERTIES_BYTES,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     TRANSACTION_TYPE_MASK,
@@ -84,6 +85,8 @@ LATEST_MS = 2**62
 DISPATCH_LOOKS, DISPATCH_LOOK_SECONDS = 100, 0.01
 """How often, and when, to look whether the index has come to the log's end."""
 MAX_DIGITS = 18
+ROOM_FOR_CHECKS = sum(len(name) + 2 + MAX_DIGITS for name in (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET))
+"""Bytes that the properties of a half message must leave, so that it can be put again."""
 HOUR_MS = 3_600_000
 
 
@@ -385,17 +388,19 @@ class TransactionalMessageService(PeriodicService):
         self._checking: Deferred[None] | None = None
 
     def prepare(self, message: Message) -> Deferred[PutMessageResult]:
-        """Put a message, whose properties are complete, as a half message. A delay level is ignored."""
+        """Put a message, whose properties are complete, as a half message. A delay level is ignored.
+
+        It is refused if its properties leave no room for those that a check adds.
+        """
         properties = {name: value for name, value in message.properties.items() if name != "DELAY"}
+        properties |= {"REAL_TOPIC": message.topic, "REAL_QID": str(message.queue_id)}
+        size = sum(len(f"{name}{value}".encode("utf-8", "surrogateescape")) + 2 for name, value in properties.items())
+        if size > MAX_PROPERTIES_BYTES - ROOM_FOR_CHECKS:
+            return succeed(PutMessageResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED))
         self._topics.create_in_send_back(HALF_TOPIC, 1)
+        sys_flag = message.sys_flag & ~TRANSACTION_TYPE_MASK
         return self._store.put_message(
-            replace(
-                message,
-                topic=HALF_TOPIC,
-                queue_id=QUEUE_ID,
-                properties={**properties, "REAL_TOPIC": message.topic, "REAL_QID": str(message.queue_id)},
-                sys_flag=message.sys_flag & ~TRANSACTION_TYPE_MASK,
-            )
+            replace(message, topic=HALF_TOPIC, queue_id=QUEUE_ID, properties=properties, sys_flag=sys_flag)
         )
 
     def processors(self) -> Processors:
@@ -628,7 +633,8 @@ class TransactionalMessageService(PeriodicService):
         else:
             message = half.again(TRANSACTION_CHECK_TIMES=half.check_times + 1)
         result = await self._store.put_message(message)
-        if result.status in NEVER_STORED:
+        if result.status in NEVER_STORED:  # from another broker, which leaves no room: it is asked about where it is
+            self._ask_producer(half, half.record)
             return await self._discard(half)
         if result.append is None or not result.is_stored:
             self._log.warn(
@@ -639,7 +645,16 @@ class TransactionalMessageService(PeriodicService):
             )
             return False
         if verdict is Verdict.CHECK:
-            self._ask_producer(half, message, result.append)
+            appended = result.append
+            assert message.properties_stored is not None, "it was just put"
+            again = replace(
+                half.record,
+                queue_offset=appended.logics_offset,
+                physical_offset=appended.wrote_offset,
+                store_timestamp=appended.store_timestamp,
+                properties_stored=message.properties_stored,
+            )
+            self._ask_producer(half, again)
         return True
 
     async def _discard(self, half: HalfMessage) -> bool:
@@ -659,36 +674,27 @@ class TransactionalMessageService(PeriodicService):
         )
         return result.is_stored or result.status in NEVER_STORED
 
-    def _ask_producer(self, half: HalfMessage, message: Message, appended: AppendMessageResult) -> None:
-        """Ask a producer of the group for the end of the half message that was put again."""
+    def _ask_producer(self, half: HalfMessage, record: Record) -> None:
+        """Ask a producer of the group for the end of a half message. ``record`` is its newest copy."""
         connection = self._producers.available(half.producer_group)
         if connection is None:
             self._log.warn(
                 "no producer of group {group} is connected that could be asked about {msg_id}",
                 event=Event.NO_PRODUCER_TO_ASK,
                 group=half.producer_group,
-                msg_id=appended.msg_id,
+                msg_id=record.msg_id,
             )
             return
         assert half.real_queue_id is not None, "others are not checked"
-        assert message.properties_stored is not None, "it was just put"
-        record = replace(
-            half.record,
-            topic=half.real_topic,
-            queue_id=half.real_queue_id,
-            queue_offset=appended.logics_offset,
-            physical_offset=appended.wrote_offset,
-            store_timestamp=appended.store_timestamp,
-            properties_stored=message.properties_stored,
-        )
         unique_key = half.properties.get(UNIQUE_KEY)
         fields = {
-            "tranStateTableOffset": str(appended.logics_offset),
-            "commitLogOffset": str(appended.wrote_offset),
-            "offsetMsgId": appended.msg_id,
+            "tranStateTableOffset": str(record.queue_offset),
+            "commitLogOffset": str(record.physical_offset),
+            "offsetMsgId": record.msg_id,
             **({} if unique_key is None else {"msgId": unique_key, "transactionId": unique_key}),
         }
-        connection.push(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_record(record))
+        asked = replace(record, topic=half.real_topic, queue_id=half.real_queue_id)
+        connection.push(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_record(asked))
 
 
 def _answer(result: PutMessageResult) -> RemotingCommand:

@@ -3,6 +3,7 @@
 import random
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -28,7 +29,7 @@ from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
 from rmqha.wire.timers import TIMER_TOPIC
 from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
-from tests.ha.doubles import PEER
+from tests.ha.doubles import PEER, log_lines
 from tests.remoting.test_protocol import commands_in, frame
 
 STORE_HOST = Host(bytes((192, 0, 2, 20)), 10911)
@@ -850,6 +851,17 @@ class SendBackTests(SendTestCase):
         for changed in ({}, {"delayLevel": -1}):
             self.assertEqual(self.come_back(**changed).body, self.record.body)
 
+    def test_one_whose_properties_leave_no_room_for_a_retry_is_a_dead_letter_as_it_is(self) -> None:
+        room = 32767 - len(self.record.properties_stored.encode()) - len("\2X\1")
+        for length in (room, room - 30):
+            self.record = self.stored(self.send(properties={"TAGS": "A", "KEYS": "k", "X": "é" * (length // 2)}))
+            for changed in ({}, {"delayLevel": -1}):
+                with log_lines() as lines:
+                    dead = self.come_back(**changed)
+                self.assertEqual((dead.topic, dead.reconsume_times), ("%DLQ%G", 1))
+                self.assertEqual((dead.body, dead.properties), (self.record.body, self.record.properties))
+                self.assertIn("becomes a dead letter of group G: its properties of", lines())
+
     def test_the_consumer_may_say_how_long(self) -> None:
         self.assertEqual(self.come_back(delayLevel=7).queue_id, 6)
 
@@ -884,9 +896,15 @@ class SendBackTests(SendTestCase):
         self.serve(brokerPermission="4")
         self.assert_refused([self.give_back()], ResponseCode.NO_PERMISSION, "the broker[broker-a]")
 
+    @staticmethod
+    def put_of(result: PutMessageResult, _: Message) -> Deferred[PutMessageResult]:
+        """Plays the store."""
+        return succeed(result)
+
     def test_anything_but_a_clean_put_is_an_error(self) -> None:
         for status in set(PutMessageStatus) - {PutMessageStatus.PUT_OK}:
-            with patch.object(self.store, "put_message", return_value=succeed(PutMessageResult(status))):
+            playing = partial(self.put_of, PutMessageResult(status))
+            with patch.object(self.store, "put_message", side_effect=playing):
                 answer = self.give_back()
             self.assertEqual((answer.code, answer.remark), (ResponseCode.SYSTEM_ERROR, status.name))
 

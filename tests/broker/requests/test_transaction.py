@@ -571,12 +571,37 @@ class CheckTests(TransactionTestCase):
         self.check()
         self.assertEqual(self.bodies(GIVEN_UP), [b"x"])
 
-    def test_one_with_no_room_for_another_property_is_given_up(self) -> None:
+    def test_one_with_no_room_for_another_property_is_asked_about_before_it_is_given_up(self) -> None:
+        """A master of Java takes it. Ours refuses it at once."""
         half = self.prepare()
         room = MAX_PROPERTIES_BYTES - len(half.properties_stored) - len("\x02KEYS\x01")
-        self.prepare(b"f", KEYS="k" * room)
-        self.assertEqual(len(self.check()), 1)
-        self.assertEqual(self.bodies(GIVEN_UP), [b"f"])
+        too_long = {**half.properties, "KEYS": "k" * room}
+        message = Message("T", b"f", dict(too_long), queue_id=3, born_timestamp=NOW_MS)
+        refused = self.successResultOf(self.transactions.prepare(message))
+        self.assertIs(refused.status, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
+        self.assertEqual(self.bodies(HALF), [b"b"])
+        self.assert_ends(half, ROLLBACK)
+        (half,) = self.put(b"f", topic=HALF, queue_id=0, **too_long)
+        (question,) = self.check()
+        self.assertEqual((self.bodies(GIVEN_UP), self.bodies("T", 3)), ([b"f"], []))
+        self.assertEqual(self.asked_about(question).queue_offset, half.queue_offset)
+        self.reply(question, COMMIT)
+        self.assertEqual((self.bodies("T", 3), self.check()), ([b"f"], []))
+
+    def test_each_half_message_that_is_taken_can_be_put_again(self) -> None:
+        self.serve(transactionCheckMax="99")
+        self.start()
+        half = self.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS="100")
+        taken = []
+        for room in range(MAX_PROPERTIES_BYTES - len(half.properties_stored) - 200, MAX_PROPERTIES_BYTES, 7):
+            body = b"%d" % room
+            message = Message("T", body, {**half.properties, "KEYS": "k" * room}, 3, born_timestamp=NOW_MS)
+            if self.successResultOf(self.transactions.prepare(message)).is_stored:
+                taken.append(body)
+        self.assertGreater(len(taken), 3)
+        for _ in range(12):
+            self.check()
+        self.assertEqual(self.stored(GIVEN_UP), [])
 
     def test_a_disk_that_does_not_read_ends_this_check_but_not_the_next(self) -> None:
         self.prepare()
