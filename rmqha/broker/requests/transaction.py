@@ -18,7 +18,7 @@ is flushed, and a slave takes its master's only when its own log is flushed as f
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Self
+from typing import NamedTuple, Self
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
@@ -79,6 +79,9 @@ OPERATIONS_AT_ONCE = 32
 STEPS_AT_ONCE = 32
 """Half messages checked, or reads of operations, per reactor turn."""
 MAX_LATE_ENDS = 10_000
+MAX_UNASKED = 10_000
+"""Half messages that wait for producers that are not there. Further ones are put again by each check, which counts."""
+LONGEST_UNASKED_MS = 1_800_000
 MAX_WITH_A_KEY = 64
 """Messages with one unique key that are looked at, the newest ones."""
 LATEST_MS = 2**62
@@ -306,6 +309,16 @@ def _decode(raw: bytes) -> Record:
     return record
 
 
+class Unasked(NamedTuple):
+    """A half message about which nobody could be asked."""
+
+    producer_group: str
+    operation_offset: int
+    """From where the operations must be read after a restart, to know whether those from it on have ended."""
+    until_ms: int
+    """Then it is put again, so that retention does not take it, and the progress goes on."""
+
+
 class Decisions:
     """What the log tells of a half message after it. The index finds it by the unique key.
 
@@ -385,6 +398,8 @@ class TransactionalMessageService(PeriodicService):
         self._half_offset = 0
         self._operations = Operations(store, 0)
         self._decisions = Decisions(store)
+        self._unasked: dict[int, Unasked] = {}
+        """Half messages that the check has passed without a question, by their queue offsets, which ascend."""
         self._checking: Deferred[None] | None = None
 
     def prepare(self, message: Message) -> Deferred[PutMessageResult]:
@@ -531,6 +546,7 @@ class TransactionalMessageService(PeriodicService):
         """Check the half messages every ``transactionCheckInterval`` from now on. Raises OSError."""
         self._half_offset = self._stored_offset(HALF_TOPIC)
         self._operations = Operations(self._store, self._stored_offset(OPERATION_TOPIC))
+        self._unasked.clear()
         self._commit_offsets()
         super().startService()
 
@@ -574,8 +590,36 @@ class TransactionalMessageService(PeriodicService):
         while self._half_offset < end and await self._step():
             steps += 1
             if steps % STEPS_AT_ONCE == 0:
-                await self._commit_when_flushed()
-                await deferLater(self._clock, 0)
+                await self._pause()
+        if self._unasked:
+            await self._check_unasked()
+
+    async def _pause(self) -> None:
+        """Let others work, and count the progress."""
+        await self._commit_when_flushed()
+        await deferLater(self._clock, 0)
+
+    async def _check_unasked(self) -> None:
+        """Ask about half messages for which no producer was there before."""
+        while self._operations.read_more(self._half_offset):
+            await deferLater(self._clock, 0)
+        for count, (offset, unasked) in enumerate(list(self._unasked.items()), 1):
+            if count % STEPS_AT_ONCE == 0:
+                await self._pause()
+            is_early = self._now_ms() < unasked.until_ms
+            if not self._operations.ended_late(offset):
+                if is_early and not self._producers.get(unasked.producer_group):
+                    continue
+                queue = self._store.derived.queues.get(HALF_TOPIC, QUEUE_ID)
+                record = None if queue is None else self._store.reader.message_in(queue, offset)
+                half = None if record is None else HalfMessage.from_record(record)
+                if half is not None and not await self._is_decided(half):
+                    producer = self._producers.available(half.producer_group)
+                    if producer is None and is_early:
+                        continue
+                    if not await self._act(half, half.verdict(self.settings, self._now_ms()), producer):
+                        return
+            del self._unasked[offset]
 
     async def _commit_when_flushed(self) -> None:
         """Count the progress when what was put for it is on the disk."""
@@ -584,7 +628,12 @@ class TransactionalMessageService(PeriodicService):
             self._commit_offsets()
 
     def _commit_offsets(self) -> None:
-        for topic, offset in ((HALF_TOPIC, self._half_offset), (OPERATION_TOPIC, self._operations.offset)):
+        """Count the progress, but only up to the first half message that nobody could be asked about."""
+        half_offset, operation_offset = self._half_offset, self._operations.offset
+        if self._unasked:
+            half_offset, first = next(iter(self._unasked.items()))
+            operation_offset = first.operation_offset
+        for topic, offset in ((HALF_TOPIC, half_offset), (OPERATION_TOPIC, operation_offset)):
             self._consumer_offsets.commit(TRANSACTION_GROUP, topic, QUEUE_ID, offset, "the transaction check")
 
     async def _step(self) -> bool:
@@ -604,8 +653,12 @@ class TransactionalMessageService(PeriodicService):
             return False
         if operations.read_more(offset):
             return True
-        if not (await self._is_decided(half) or await self._act(half, verdict)):
-            return False
+        if not await self._is_decided(half):
+            producer = self._producers.available(half.producer_group) if verdict is Verdict.CHECK else None
+            if verdict is Verdict.CHECK and producer is None and len(self._unasked) < MAX_UNASKED:
+                self._set_aside(half)
+            elif not await self._act(half, verdict, producer):
+                return False
         self._half_offset = half.record.queue_offset + 1
         return True
 
@@ -623,18 +676,31 @@ class TransactionalMessageService(PeriodicService):
                 return found
             await deferLater(self._clock, 0)
 
-    async def _act(self, half: HalfMessage, verdict: Verdict) -> bool:
-        """Act on a half message. True if this queue offset needs no further work."""
+    def _set_aside(self, half: HalfMessage) -> None:
+        """Pass a half message without a question, because no producer is there that could be asked.
+
+        Only questions that a producer gets count. It is put again more and more seldom, so that the log does not grow
+        while a producer is away for long.
+        """
+        now = self._now_ms()
+        most = max(LONGEST_UNASKED_MS, self.settings.transaction_check_interval_ms)
+        wait = min(max((now - half.record.born_timestamp) // 2, self.settings.transaction_check_interval_ms), most)
+        self._unasked[half.record.queue_offset] = Unasked(half.producer_group, self._operations.offset, now + wait)
+        self._tell_no_producer(half)
+
+    async def _act(self, half: HalfMessage, verdict: Verdict, producer: RemotingProtocol | None) -> bool:
+        """Act on a half message. ``producer`` is who can be asked. True if this queue offset needs no further work."""
         if verdict is Verdict.DISCARD:
             return await self._discard(half)
         if verdict is Verdict.POSTPONE:
             original = half.prepared_queue_offset
             message = half.again(TRAN_PREPARED_QUEUE_OFFSET=half.record.queue_offset if original is None else original)
         else:
-            message = half.again(TRANSACTION_CHECK_TIMES=half.check_times + 1)
+            counts = producer is not None or len(self._unasked) >= MAX_UNASKED
+            message = half.again(TRANSACTION_CHECK_TIMES=half.check_times + counts)
         result = await self._store.put_message(message)
         if result.status in NEVER_STORED:  # from another broker, which leaves no room: it is asked about where it is
-            self._ask_producer(half, half.record)
+            self._ask(producer, half, half.record)
             return await self._discard(half)
         if result.append is None or not result.is_stored:
             self._log.warn(
@@ -654,7 +720,7 @@ class TransactionalMessageService(PeriodicService):
                 store_timestamp=appended.store_timestamp,
                 properties_stored=message.properties_stored,
             )
-            self._ask_producer(half, again)
+            self._ask(producer, half, again)
         return True
 
     async def _discard(self, half: HalfMessage) -> bool:
@@ -674,16 +740,18 @@ class TransactionalMessageService(PeriodicService):
         )
         return result.is_stored or result.status in NEVER_STORED
 
-    def _ask_producer(self, half: HalfMessage, record: Record) -> None:
-        """Ask a producer of the group for the end of a half message. ``record`` is its newest copy."""
-        connection = self._producers.available(half.producer_group)
-        if connection is None:
-            self._log.warn(
-                "no producer of group {group} is connected that could be asked about {msg_id}",
-                event=Event.NO_PRODUCER_TO_ASK,
-                group=half.producer_group,
-                msg_id=record.msg_id,
-            )
+    def _tell_no_producer(self, half: HalfMessage) -> None:
+        self._log.warn(
+            "no producer of group {group} is connected that could be asked about {msg_id}",
+            event=Event.NO_PRODUCER_TO_ASK,
+            group=half.producer_group,
+            msg_id=half.record.msg_id,
+        )
+
+    def _ask(self, producer: RemotingProtocol | None, half: HalfMessage, record: Record) -> None:
+        """Ask for the end of a half message, if a producer is there. ``record`` is its newest copy."""
+        if producer is None:
+            self._tell_no_producer(half)
             return
         assert half.real_queue_id is not None, "others are not checked"
         unique_key = half.properties.get(UNIQUE_KEY)
@@ -694,7 +762,7 @@ class TransactionalMessageService(PeriodicService):
             **({} if unique_key is None else {"msgId": unique_key, "transactionId": unique_key}),
         }
         asked = replace(record, topic=half.real_topic, queue_id=half.real_queue_id)
-        connection.push(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_record(asked))
+        producer.push(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_record(asked))
 
 
 def _answer(result: PutMessageResult) -> RemotingCommand:

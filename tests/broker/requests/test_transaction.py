@@ -544,7 +544,62 @@ class CheckTests(TransactionTestCase):
         self.assertIn("no producer of group P is connected", lines())
         self.producer = self.connect_producer("P")
         (question,) = self.check()
-        self.assertEqual(self.asked_about(question).properties["TRANSACTION_CHECK_TIMES"], "2")
+        self.assertEqual(self.asked_about(question).properties["TRANSACTION_CHECK_TIMES"], "1")
+
+    def test_only_questions_that_a_producer_gets_count(self) -> None:
+        """It is away for twenty minutes. Then it is asked as often as any other."""
+        self.serve(transactionCheckMax="3")
+        self.start()
+        half = self.prepare()
+        self.producer.line.lose()
+        ended = self.prepare(b"ended")
+        for _ in range(20):
+            self.check()
+        self.assertEqual(len(self.stored(HALF)), 2 * 5, "the log does not grow with each check")
+        self.assertEqual(self.stored(GIVEN_UP), [])
+        other = self.connect_producer("Q")
+        self.assertEqual(self.end(ended, ROLLBACK, other).code, 0)
+        self.producer = self.connect_producer("P")
+        self.assertEqual([len(self.check()) for _ in range(4)], [1, 1, 1, 0])
+        self.assertEqual(self.bodies(GIVEN_UP), [half.body])
+        self.check()
+        self.assertEqual(self.offsets(), (len(self.stored(HALF)), len(self.stored(OP))))
+
+    def test_those_of_other_producers_do_not_wait_for_one_that_is_away(self) -> None:
+        self.prepare(b"away", PGROUP="Away")
+        self.prepare(b"there")
+        (question,) = self.check()
+        self.assertEqual(self.asked_about(question).body, b"there")
+        self.reply(question, COMMIT)
+        self.assertEqual(self.offsets(), (0, 0), "a restart must find the one that waits")
+        self.transactions.stopService()
+        self.begin()
+        self.start()
+        self.assertEqual((self.check(), self.bodies("T", 3)), ([], [b"there"]))
+        away = self.connect_producer("Away")
+        self.check()
+        (question,) = [each for each in away.answers() if not each.is_response]
+        self.assertEqual(self.asked_about(question).body, b"away")
+
+    def test_what_ends_while_nobody_can_be_asked_is_done_with(self) -> None:
+        half = self.prepare(PGROUP="Away")
+        self.check()
+        self.assert_ends_of("Away", half)
+        self.check()
+        self.assertEqual((self.offsets(), self.bodies("T", 3)), ((1, 1), [b"b"]))
+
+    def assert_ends_of(self, group: str, half: Record) -> None:
+        """A producer of another group commits."""
+        answer = self.end(half, COMMIT, producerGroup=group)
+        self.assertEqual(answer.code, ResponseCode.SUCCESS, answer.remark)
+
+    def test_more_than_so_many_that_wait_count_each_check(self) -> None:
+        self.patch(transaction, "MAX_UNASKED", 2)
+        for number in range(4):
+            self.prepare(b"%d" % number, PGROUP="Away")
+        self.check()
+        counted = [record.body for record in self.stored(HALF) if "TRANSACTION_CHECK_TIMES" in record.properties]
+        self.assertEqual(counted, [b"2", b"3"])
 
     def test_the_producers_of_a_group_are_asked_in_turn(self) -> None:
         other = self.connect_producer("P")
