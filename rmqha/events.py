@@ -639,6 +639,11 @@ class Event(StrEnum):
     )
     TRANSACTION_CHECK_FAILED = "transaction_check_failed", "critical", "The check of half messages failed."
     HALF_MESSAGE_NOT_STORED = "half_message_not_stored", "warn", "A half message could not be put again for a check."
+    DEAD_AT_ONCE = (
+        "dead_at_once",
+        "warn",
+        "A message that a consumer sent back became a dead letter: its properties leave no room for a later try.",
+    )
     HALF_MESSAGE_GIVEN_UP = (
         "half_message_given_up",
         "error",

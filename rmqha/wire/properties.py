@@ -27,6 +27,14 @@ def parse_properties(stored: str) -> dict[str, str]:
     return properties
 
 
+def property_in(stored: str, name: str) -> str | None:
+    """The value of one property, as ``parse_properties`` would find it; None if it is missing."""
+    _, found, rest = f"{PROPERTY_SEPARATOR}{stored}".rpartition(f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}")
+    if not found:
+        return None
+    return rest.partition(PROPERTY_SEPARATOR)[0] or parse_properties(stored).get(name)
+
+
 def format_properties(properties: Mapping[str, str]) -> str:
     """The stored form, without a trailing separator.
 

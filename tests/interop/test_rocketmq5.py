@@ -148,6 +148,53 @@ def test_attributes_outlive_a_promotion(
         assert {name: after[name] for name in before} == before
 
 
+def test_answers_to_sends_have_the_fields_of_a_5_x_master(
+    java_master: MasterFactory, our_broker: OurBrokerFactory
+) -> None:
+    """A proxy gives them to gRPC clients."""
+    settings = {"timerWheelEnable": "true"}
+    addresses = [java_master(version=V5).address, our_broker("async-master", **settings).address]
+    due = str(time.time_ns() // 1_000_000 + 3_600_000)
+    entries = encode_batch([BatchEntry(b"x", f"UNIQ_KEY\x01{number:032X}", 0) for number in range(2)])
+    ways: dict[str, tuple[str, bytes, dict[str, str]]] = {
+        "plain": ("", b"x", {}),
+        "delayed": ("DELAY\x011\x02", b"x", {}),
+        "half": ("TRAN_MSG\x01true\x02PGROUP\x01P\x02", b"x", {}),
+        "timer": (f"TIMER_DELIVER_MS\x01{due}\x02", b"x", {}),
+        "retry": ("", b"x", {"b": "%RETRY%G", "j": "1"}),
+        "dead letter": ("", b"x", {"b": "%RETRY%G", "j": "17"}),
+        "batch": ("", entries, {"m": "true"}),
+    }
+    answers: list[dict[str, set[str]]] = [{}, {}]
+    for address, found in zip(addresses, answers, strict=True):
+        for way, (properties, body, changed) in ways.items():
+            for key in ("", f"UNIQ_KEY\x01{7:032X}\x02"):
+                fields = {"a": "P", "b": "TAnswers", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795200000000"}
+                fields |= {"h": "0", "i": f"{properties}{key}", **changed}
+                code = RequestCode.SEND_BATCH_MESSAGE if "m" in changed else RequestCode.SEND_MESSAGE_V2
+                said = requests.ask(address, code, fields, body).ext_fields or {}
+                found[f"{way} {bool(key)}"] = set(said)
+                assert said.get("transactionId") == f"{7:032X}" or not key, (way, said)
+    java, ours = answers
+    for way, names in java.items():
+        made_by_java = set() if way.endswith("True") else {"transactionId"}  # it makes a key where there is none
+        assert names - made_by_java == ours[way] - made_by_java, way
+
+
+def test_a_5_x_slave_takes_topics_with_attributes(our_broker: OurBrokerFactory, java_slave: SlaveFactory) -> None:
+    """The reader of 5.3.3 leaves all topics out if one attribute is not a change, or is one that it does not know."""
+    master = our_broker("async-master")
+    attributes = "+message.type=FIFO,+lite.topic.expiration=7"
+    fields = {**TOPIC, "topic": "TFifoOurs", "attributes": attributes}
+    requests.ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    slave = java_slave(version=V5, name=master.broker_name, cluster=master.cluster)
+    table = slave.store / CONFIG_FOLDER / "topics.json"
+    wait_until(partial(holds, table, "TFifoOurs"), "the slave to have the topic")
+    assert TopicConfigTable.read(slave.store / CONFIG_FOLDER).rows["TFifoOurs"].unknown["attributes"] == {
+        "message.type": "FIFO"
+    }
+
+
 def test_ended_transactions_are_not_checked_again(java_master: MasterFactory, our_slave: SlaveNodeFactory) -> None:
     """5.x notes the ends of several in one operation message, some time later."""
     master = java_master(version=V5)

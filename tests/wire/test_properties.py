@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.wire.properties import format_properties, parse_properties
+from rmqha.wire.properties import format_properties, parse_properties, property_in
 from tests import examples
 
 
@@ -45,6 +45,7 @@ class ParsePropertiesTests(SynchronousTestCase):
     @given(st.text("ab\x01\x02", max_size=14))
     def test_any_string_is_read_as_java_reads_it(self, stored: str) -> None:
         self.assertEqual(parse_properties(stored), parse_as_java(stored))
+        self.assertEqual(property_in(stored, "ab"), parse_as_java(stored).get("ab"))
 
 
 class FormatPropertiesTests(SynchronousTestCase):

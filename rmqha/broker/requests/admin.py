@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from rmqha.broker.tables.attributes import altered, attributes_of, parse_changes, refused_key
+from rmqha.broker.tables.attributes import (
+    OF_TOPICS_IN_5_3_3,
+    SIGNED_VERSIONS,
+    altered,
+    as_additions,
+    attributes_of,
+    parse_changes,
+    refused_key,
+)
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.configmanager import ConfigManager, NamedConfigManager, Row
@@ -36,7 +44,15 @@ from rmqha.store.metadata import (
 from rmqha.store.timers import TimerCheckPoint
 from rmqha.wire.beans import INT_BITS
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import Document, ObjectKey, dumps_compact, dumps_strict, dumps_strict_by_rows, loads_request
+from rmqha.wire.fastjson import (
+    Document,
+    ObjectKey,
+    Rows,
+    dumps_compact,
+    dumps_strict,
+    dumps_strict_by_rows,
+    loads_request,
+)
 
 MAX_QUEUES = 65_536
 """Per topic. A larger number is probably a typing error, and each listing would contain all queues."""
@@ -69,12 +85,15 @@ def success(content: Mapping[str, Any] | None = None) -> RemotingCommand:
 class WholeTable:
     """Answers with a table, which may be large, and which each slave asks for every ten seconds.
 
-    The table is encoded once per version, and kept until the next version.
+    The table is encoded once per version, and kept until the next version. The answer says in the field ``total``
+    how many rows there are: slaves of 5.4 and later ask for more until they have as many.
     """
 
-    def __init__(self, document: Callable[[], Document], version: Callable[[], object]) -> None:
+    def __init__(self, document: Callable[[], Document], version: Callable[[], object], total: str = "") -> None:
         self._document = document
         self._version = version
+        self._total = total
+        self._fields: dict[str, str] = {}
         self._encoded_version: object = None
         self._body: bytes | None = None
         self._waiting: list[Deferred[bytes]] = []
@@ -87,16 +106,21 @@ class WholeTable:
         body = await self._encoded(connection.turns)
         if len(body) > MANY_BYTES:
             await connection.turns.next()  # another request may have encoded it meanwhile
-        return RemotingCommand(ResponseCode.SUCCESS, body=body if connection.is_open else b"")
+        fields, body = (self._fields, body) if connection.is_open else ({}, b"")
+        return RemotingCommand(ResponseCode.SUCCESS, ext_fields=fields, body=body)
 
     async def _encoded(self, turns: Turns) -> bytes:
         version = self._version()
         if self._encoded_version != version:
             self._encoded_version, self._body = version, None
             waiting = self._waiting = []
-            body = await dumps_strict_by_rows(
-                self._document(), turns.next
-            )  # it has only texts and numbers, so encoding does not fail
+            document = self._document()
+            if self._total:
+                self._fields = {
+                    self._total: str(sum(len(rows.content) for rows in document.values() if type(rows) is Rows))
+                }
+            # it has only texts and numbers, so encoding does not fail
+            body = await dumps_strict_by_rows(document, turns.next)
             if self._waiting is waiting:
                 self._body, self._waiting = body, []
             for waiter in waiting:
@@ -107,6 +131,27 @@ class WholeTable:
         done: Deferred[bytes] = Deferred()
         self._waiting.append(done)
         return await done
+
+
+def by_version(
+    rows: TopicConfigManager | SubscriptionGroupManager, total: str, known: Mapping[str, Callable[[str], bool]]
+) -> Processor:
+    """Answers with a table, whose attributes are as the version of who asks reads them (``as_additions``)."""
+
+    def signed() -> Document:
+        document = dict(rows.table.document())
+        for name, part in document.items():
+            if type(part) is Rows:
+                document[name] = Rows(part.content, lambda row: as_additions(row.to_json(), known))
+        return document
+
+    plain = WholeTable(lambda: rows.table.document(), lambda: rows.changes, total)
+    with_signs = WholeTable(signed, lambda: rows.changes, total)
+
+    def answer(connection: RemotingProtocol, request: RemotingCommand) -> Answer:
+        return (with_signs if request.version in SIGNED_VERSIONS else plain).answer(connection, request)
+
+    return answer
 
 
 def by_queue(content: Mapping[str, Any], name: str, rows: Iterable[tuple[str, Any]]) -> Steps[RemotingCommand]:
@@ -428,14 +473,14 @@ class TableProcessor:
     def processors(self) -> Processors:
         """By request code."""
         topics, groups, offsets = self._topics, self._groups, self._consumer_offsets
-        all_topics = WholeTable(lambda: topics.table.document(), lambda: topics.changes)
-        all_groups = WholeTable(lambda: groups.table.document(), lambda: groups.changes)
+        all_topics = by_version(topics, "totalTopicNum", OF_TOPICS_IN_5_3_3)
+        all_groups = by_version(groups, "totalGroupNum", {})
         all_offsets = WholeTable(self._all_consumer_offsets, lambda: offsets.changes)
         return {
-            RequestCode.GET_ALL_TOPIC_CONFIG: all_topics.answer,
+            RequestCode.GET_ALL_TOPIC_CONFIG: all_topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: all_offsets.answer,
             RequestCode.GET_ALL_DELAY_OFFSET: lambda _, __: self._all_delay_offsets(),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups.answer,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: all_groups,
             RequestCode.GET_TIMER_CHECK_POINT: lambda _, __: self._timer_check_point(),
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: lambda _, __: success(
                 {"topicList": sorted(self._topics.system_topics)}

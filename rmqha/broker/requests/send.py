@@ -6,13 +6,16 @@ See spec/remoting.md 2.1, 2.9 and 4.2. Sending is the most frequent request, so 
 import random
 from collections.abc import Callable, Sequence
 from typing import Protocol
+from uuid import uuid4
 
 from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
 
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.timersends import RecallHandle, TimerRefused, TimerSends
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.topics import UNIT_FLAG, UNIT_SUB_FLAG, topic_problem
+from rmqha.events import Event
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import (
     Answer,
@@ -26,15 +29,29 @@ from rmqha.remoting.protocol import (
 )
 from rmqha.settings import Settings
 from rmqha.steps import Steps
-from rmqha.store.message import Message, MessageBatch, PutMessageResult, PutMessageStatus
+from rmqha.store.message import (
+    AppendMessageResult,
+    Message,
+    MessageBatch,
+    PutMessageResult,
+    PutMessageStatus,
+    put_again,
+)
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from rmqha.store.put import PutRefused
 from rmqha.wire.batch import BatchError, entries_of
 from rmqha.wire.command import AnswerForm, FilledAnswer, RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.properties import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, format_properties, parse_properties
+from rmqha.wire.properties import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    format_properties,
+    parse_properties,
+    property_in,
+)
 from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
+from rmqha.wire.timers import UNIQUE_KEY
 from rmqha.wire.topics import DEAD_PREFIX, NO_SENDS_TO, RETRY_PREFIX
 
 MULTI_TAGS_FLAG = 0x2
@@ -43,6 +60,9 @@ MANY_MESSAGES = 1000
 FIRST_RETRY_LEVEL = 3
 """The delay level of a message that comes back for the first time, unless its consumer requests another."""
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
+
+TRANSACTION_ID = "transactionId"
+"""The field of an answer by which clients of 5.x name a transaction: the message's unique key."""
 
 WAIT_TRUE = f"{PROPERTY_SEPARATOR}WAIT{NAME_VALUE_SEPARATOR}true{PROPERTY_SEPARATOR}"
 LOOKED_AT = tuple(
@@ -92,6 +112,8 @@ class MessagesPut(Protocol):
 class SendMessageProcessor:
     """Puts the messages that clients send, on a master. ``messages_put`` counts them."""
 
+    _log = Logger()
+
     def __init__(
         self,
         store: MessageStore,
@@ -115,7 +137,7 @@ class SendMessageProcessor:
         self._cluster = f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
         self.in_every_answer = answer_fields(settings)
         """The fields of each answer, successful or not."""
-        self._stored = AnswerForm(self.in_every_answer, ("msgId", "queueId", "queueOffset"))
+        self._stored = AnswerForm(self.in_every_answer, ("msgId", "queueId", "queueOffset", TRANSACTION_ID))
         self._born_hosts: dict[RemotingProtocol, Host] = {}
 
     @property
@@ -162,7 +184,7 @@ class SendMessageProcessor:
     ) -> AnswersNow:
         if any(result.status is not PutMessageStatus.PUT_OK for result in results):
             return list(map(self._answer, results, messages, queue_ids))
-        answers: list[FilledAnswer] = []
+        answers: list[FilledAnswer | RemotingCommand] = []
         topic, count, size = messages[0].topic, 0, 0
         for (_, appended), message, queue_id in zip(results, messages, queue_ids, strict=True):
             assert appended is not None, "it is PUT_OK"
@@ -171,7 +193,11 @@ class SendMessageProcessor:
                 topic, count, size = message.topic, 0, 0
             count += 1
             size += appended.wrote_bytes
-            answers.append(self._stored.fill(appended.msg_id, queue_id, appended.logics_offset))
+            key = property_in(message.properties_stored or "", UNIQUE_KEY) or ""
+            if key.isascii() and key.isalnum():
+                answers.append(self._stored.fill(appended.msg_id, queue_id, appended.logics_offset, key))
+            else:
+                answers.append(self._success(PutMessageStatus.PUT_OK, appended, queue_id, key))
         self._messages_put(topic, count, size, count)
         return answers
 
@@ -307,6 +333,7 @@ class SendMessageProcessor:
 
     def _answer_timed(self, result: PutMessageResult, message: Message, waiting: Message) -> RemotingCommand:
         """As to any other message, and how to take it back."""
+        message.properties_stored = waiting.properties_stored
         answer = self._answer(result, message, message.queue_id)
         handle = RecallHandle.of(parse_properties(waiting.properties_stored or ""), self.settings.broker_name)
         if handle is None or not result.is_stored:
@@ -325,6 +352,7 @@ class SendMessageProcessor:
                     ResponseCode.NO_PERMISSION,
                     f"the broker[{self.settings.broker_name}] sending transaction message is forbidden",
                 )
+            properties.setdefault(UNIQUE_KEY, uuid4().hex.upper())  # clients of 5.x end a transaction by it
             return self._prepare_message(message).addCallback(self._answer, message, queue_id)
         message.properties_stored = format_properties({name: properties[name] for name in properties if name != "WAIT"})
         return self._store.put_message(message).addCallback(self._answer, message, queue_id)
@@ -406,6 +434,14 @@ class SendMessageProcessor:
             code = CODES.get(status, ResponseCode.SYSTEM_ERROR)
             return RemotingCommand(code, remark=REMARKS.get(status, status.name), ext_fields=self.in_every_answer)
         self._messages_put(message.topic, len(appended.message_offsets), appended.wrote_bytes)
+        stored = message.properties_stored
+        key = message.properties.get(UNIQUE_KEY) if stored is None else property_in(stored, UNIQUE_KEY)
+        return self._success(status, appended, queue_id, key or "")
+
+    def _success(
+        self, status: PutMessageStatus, appended: AppendMessageResult, queue_id: int, key: str
+    ) -> RemotingCommand:
+        """The answer to a message that is stored. ``key`` is its unique key, empty if it has none."""
         return RemotingCommand(
             ResponseCode.SUCCESS if status is PutMessageStatus.PUT_OK else CODES[status],
             ext_fields={
@@ -413,6 +449,7 @@ class SendMessageProcessor:
                 "msgId": appended.msg_id,
                 "queueId": str(queue_id),
                 "queueOffset": str(appended.logics_offset),
+                **({TRANSACTION_ID: key} if key.isprintable() and key else {}),
             },
         )
 
@@ -451,7 +488,28 @@ class SendMessageProcessor:
             message.topic = retry.topic_name
             message.queue_id = random.randrange(max(1, retry.write_queue_nums))
             message.properties["DELAY"] = str(delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
-        return self._store.put_message(message).addCallback(self._answer_to_send_back)
+        put = self._store.put_message(message).addCallback(self._put_dead_if_too_long, record, group)
+        return put.addCallback(self._answer_to_send_back)
+
+    def _put_dead_if_too_long(
+        self, result: PutMessageResult, record: Record, group: SubscriptionGroupConfig
+    ) -> Deferred[PutMessageResult]:
+        """Where properties leave no room for those of a later try, make the message a dead letter as it is.
+
+        Else its consumer would send it back again and again, and get no further.
+        """
+        if result.status is not PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
+            return succeed(result)
+        message = put_again(record, self._dead_letter_topic(group).topic_name, 0, record.properties_stored)
+        message.reconsume_times += 1
+        self._log.warn(
+            "{msg_id} becomes a dead letter of group {group}: its properties of {size} bytes leave no room for a retry",
+            event=Event.DEAD_AT_ONCE,
+            msg_id=record.msg_id,
+            group=group.group_name,
+            size=len(record.properties_stored.encode("utf-8", "surrogateescape")),
+        )
+        return self._store.put_message(message)
 
     @staticmethod
     def _answer_to_send_back(result: PutMessageResult) -> RemotingCommand:

@@ -8,16 +8,19 @@ a producer. For each check it puts the half message again, with the number of ch
 offset.
 
 All state is in the log, and the progress in both queues is among the consumer offsets. A node that restarts, or becomes
-the master, continues from there. So the progress must never be ahead of the log: a half message that it has passed may
-have been put again, or ended, in the part that is missing, and nobody would ask about it. It counts only when the log
+the master, continues from there. It may begin with half messages that were checked and ended since. So before it does
+anything about one it looks in the log for what came later (``Decisions``). And the progress must never be ahead of the
+log: a half message that it has passed may have been put again, or ended, in the part that is missing, and nobody would
+ask about it. It counts only when the log
 is flushed, and a slave takes its master's only when its own log is flushed as far. Only masters ask.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Self
+from typing import NamedTuple, Self
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -34,12 +37,14 @@ from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, Reques
 from rmqha.remoting.rights import Rights
 from rmqha.services import PeriodicService
 from rmqha.settings import Settings
-from rmqha.store.message import AppendMessageResult, Message, PutMessageResult, put_again
+from rmqha.steps import Steps, in_slices
+from rmqha.store.message import Message, PutMessageResult, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import (
+    MAX_PROPERTIES_BYTES,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     TRANSACTION_TYPE_MASK,
@@ -49,6 +54,7 @@ from rmqha.wire.record import (
     encode_record,
     parse_msg_id,
 )
+from rmqha.wire.timers import UNIQUE_KEY
 from rmqha.wire.topics import (
     HALF_TOPIC,
     NO_SENDS_TO,
@@ -74,7 +80,17 @@ OPERATIONS_AT_ONCE = 32
 STEPS_AT_ONCE = 32
 """Half messages checked, or reads of operations, per reactor turn."""
 MAX_LATE_ENDS = 10_000
+MAX_UNASKED = 10_000
+"""Half messages that wait for producers that are not there. Further ones are put again by each check, which counts."""
+LONGEST_UNASKED_MS = 1_800_000
+MAX_WITH_A_KEY = 64
+"""Messages with one unique key that are looked at, the newest ones."""
+LATEST_MS = 2**62
+DISPATCH_LOOKS, DISPATCH_LOOK_SECONDS = 100, 0.01
+"""How often, and when, to look whether the index has come to the log's end."""
 MAX_DIGITS = 18
+ROOM_FOR_CHECKS = sum(len(name) + 2 + MAX_DIGITS for name in (TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET))
+"""Bytes that the properties of a half message must leave, so that it can be put again."""
 HOUR_MS = 3_600_000
 
 
@@ -118,6 +134,27 @@ class HalfMessage:
         )
 
     @property
+    def is_again(self) -> bool:
+        """Whether a check put it again."""
+        return TRANSACTION_CHECK_TIMES in self.properties or TRAN_PREPARED_QUEUE_OFFSET in self.properties
+
+    def is_copy_of(self, other: Self) -> bool:
+        """Whether both are the same message of the same producer. No other client can send a second one."""
+        mine, theirs = (
+            (
+                half.real_topic,
+                half.real_queue_id,
+                half.producer_group,
+                half.properties.get(UNIQUE_KEY),
+                half.record.flag,
+            )
+            for half in (self, other)
+        )
+        own, its = self.record, other.record
+        born = (own.born_timestamp, own.born_host) == (its.born_timestamp, its.born_host)
+        return mine == theirs and born and own.body == its.body
+
+    @property
     def has_destination(self) -> bool:
         """Whether it can be committed."""
         return bool(self.real_topic) and self.real_topic not in NO_SENDS_TO and self.real_queue_id is not None
@@ -132,6 +169,10 @@ class HalfMessage:
         if self.immunity_ms is not None:
             return Verdict.POSTPONE if age_ms < self.immunity_ms else Verdict.CHECK
         return Verdict.WAIT if 0 <= age_ms < settings.transaction_time_out_ms else Verdict.CHECK
+
+    def may_be_checked(self, settings: Settings, now_ms: int) -> bool:
+        """Whether a check may have put a copy of it, or whether it is one itself."""
+        return self.is_again or not 0 <= now_ms - self.record.born_timestamp < settings.transaction_time_out_ms
 
     def again(self, **properties: int) -> Message:
         """The half message, to be put again with these additional properties."""
@@ -269,6 +310,68 @@ def _decode(raw: bytes) -> Record:
     return record
 
 
+class Unasked(NamedTuple):
+    """A half message about which nobody could be asked."""
+
+    producer_group: str
+    operation_offset: int
+    """From where the operations must be read after a restart, to know whether those from it on have ended."""
+    until_ms: int
+    """Then it is put again, so that retention does not take it, and the progress goes on."""
+
+
+class Decisions:
+    """What the log tells of a half message after it. The index finds it by the unique key.
+
+    The progress in the queues of transactions is copied from time to time only. A node that takes over may begin with
+    half messages that were checked, and then ended, since. Without an index, or a unique key, they are asked about once
+    more.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._reader = store.reader
+
+    def finding(self, half: HalfMessage, ended: Callable[[int], bool]) -> Steps[bool]:
+        """Whether nothing is to be done about a half message: it was put again, committed or given up later.
+
+        ``ended`` says whether the half message at a queue offset has ended. Raises OSError.
+        """
+        for record in (yield from self._with_key_of(half, HALF_TOPIC, 0)):
+            other = HalfMessage.from_record(record)
+            is_later = record.queue_offset > half.record.queue_offset
+            if other.is_copy_of(half) and (other.is_again if is_later else ended(record.queue_offset)):
+                return True
+        since = half.record.store_timestamp
+        for record in (yield from self._with_key_of(half, TRANS_CHECK_MAX_TIME_TOPIC, since)):
+            is_later = record.physical_offset > half.record.physical_offset
+            if is_later and HalfMessage.from_record(record).is_copy_of(half):
+                return True
+        return (yield from self.finding_committed(half))
+
+    def finding_committed(self, half: HalfMessage) -> Steps[bool]:
+        """Whether the message itself is in its topic, from this half message or a copy of it. Raises OSError."""
+        for record in (yield from self._with_key_of(half, half.real_topic, 0)):
+            if record.sys_flag & TRANSACTION_TYPE_MASK != TRANSACTION_COMMIT_TYPE or record.body != half.record.body:
+                continue  # what a client sent as an ordinary message
+            at = record.prepared_transaction_offset  # 0 is also that of a message that a client sent with this flag
+            source = self._reader.message_at(at) if at else None
+            if source is None or source.topic != HALF_TOPIC:
+                continue
+            its = HalfMessage.from_record(source)
+            if (its.producer_group, its.properties.get(UNIQUE_KEY)) == (
+                half.producer_group,
+                half.properties.get(UNIQUE_KEY),
+            ):
+                return True
+        return False
+
+    def _with_key_of(self, half: HalfMessage, topic: str, since: int) -> Steps[list[Record]]:
+        key = half.properties.get(UNIQUE_KEY)
+        if key is None:
+            return []
+        return (yield from self._reader.query_message_in_steps(topic, key, MAX_WITH_A_KEY, since, LATEST_MS))
+
+
 class TransactionalMessageService(PeriodicService):
     """Puts half messages and ends them. While it runs it asks producers about those that do not end."""
 
@@ -295,20 +398,25 @@ class TransactionalMessageService(PeriodicService):
         self._now_ms = stamps.now_ms
         self._half_offset = 0
         self._operations = Operations(store, 0)
+        self._decisions = Decisions(store)
+        self._unasked: dict[int, Unasked] = {}
+        """Half messages that the check has passed without a question, by their queue offsets, which ascend."""
         self._checking: Deferred[None] | None = None
 
     def prepare(self, message: Message) -> Deferred[PutMessageResult]:
-        """Put a message, whose properties are complete, as a half message. A delay level is ignored."""
+        """Put a message, whose properties are complete, as a half message. A delay level is ignored.
+
+        It is refused if its properties leave no room for those that a check adds.
+        """
         properties = {name: value for name, value in message.properties.items() if name != "DELAY"}
+        properties |= {"REAL_TOPIC": message.topic, "REAL_QID": str(message.queue_id)}
+        size = sum(len(f"{name}{value}".encode("utf-8", "surrogateescape")) + 2 for name, value in properties.items())
+        if size > MAX_PROPERTIES_BYTES - ROOM_FOR_CHECKS:
+            return succeed(PutMessageResult(PutMessageStatus.PROPERTIES_SIZE_EXCEEDED))
         self._topics.create_in_send_back(HALF_TOPIC, 1)
+        sys_flag = message.sys_flag & ~TRANSACTION_TYPE_MASK
         return self._store.put_message(
-            replace(
-                message,
-                topic=HALF_TOPIC,
-                queue_id=QUEUE_ID,
-                properties={**properties, "REAL_TOPIC": message.topic, "REAL_QID": str(message.queue_id)},
-                sys_flag=message.sys_flag & ~TRANSACTION_TYPE_MASK,
-            )
+            replace(message, topic=HALF_TOPIC, queue_id=QUEUE_ID, properties=properties, sys_flag=sys_flag)
         )
 
     def processors(self) -> Processors:
@@ -352,6 +460,8 @@ class TransactionalMessageService(PeriodicService):
         end = header.integer("commitOrRollback")
         if end == TRANSACTION_COMMIT_TYPE:
             half = self._half_message(header, connection.rights)
+            if half.may_be_checked(self.settings, self._now_ms()):
+                return self._commit_once(connection, half)
             return self._store.put_message(committed_message(half)).addCallback(self._committed, half)
         if end == TRANSACTION_ROLLBACK_TYPE:
             return self._put_operation(self._half_message(header, connection.rights)).addCallback(_answer)
@@ -363,6 +473,28 @@ class TransactionalMessageService(PeriodicService):
             offset=header.integer("commitLogOffset"),
         )
         return RemotingCommand(ResponseCode.SUCCESS)
+
+    async def _commit_once(self, connection: RemotingProtocol, half: HalfMessage) -> RemotingCommand:
+        """Commit, unless a copy of the half message is committed already.
+
+        A producer that commits late, and then is asked, names the first place and the place of the copy.
+        """
+        await self._dispatched()
+        if await connection.turns.run(self._decisions.finding_committed(half)):
+            return _answer(await self._put_operation(half))
+        result = await self._store.put_message(committed_message(half))
+        if not result.is_stored:
+            return _answer(result)
+        await self._put_operation(half)
+        return RemotingCommand(ResponseCode.SUCCESS)
+
+    async def _dispatched(self) -> None:
+        """Wait until the index has what is in the log, but not long: it may wait for room on the disk."""
+        end = self._store.commit_log.verified_offset
+        for _ in range(DISPATCH_LOOKS):
+            if self._store.derived.dispatcher.reput_offset >= end:
+                return
+            await deferLater(self._clock, DISPATCH_LOOK_SECONDS)
 
     def _half_message(self, header: Header, rights: Rights) -> HalfMessage:
         """The half message that a request names, if it is the sender's to end. Raises RequestRefused, OSError."""
@@ -427,6 +559,7 @@ class TransactionalMessageService(PeriodicService):
         """Check the half messages every ``transactionCheckInterval`` from now on. Raises OSError."""
         self._half_offset = self._stored_offset(HALF_TOPIC)
         self._operations = Operations(self._store, self._stored_offset(OPERATION_TOPIC))
+        self._unasked.clear()
         self._commit_offsets()
         super().startService()
 
@@ -470,8 +603,36 @@ class TransactionalMessageService(PeriodicService):
         while self._half_offset < end and await self._step():
             steps += 1
             if steps % STEPS_AT_ONCE == 0:
-                await self._commit_when_flushed()
-                await deferLater(self._clock, 0)
+                await self._pause()
+        if self._unasked:
+            await self._check_unasked()
+
+    async def _pause(self) -> None:
+        """Let others work, and count the progress."""
+        await self._commit_when_flushed()
+        await deferLater(self._clock, 0)
+
+    async def _check_unasked(self) -> None:
+        """Ask about half messages for which no producer was there before."""
+        while self._operations.read_more(self._half_offset):
+            await deferLater(self._clock, 0)
+        for count, (offset, unasked) in enumerate(list(self._unasked.items()), 1):
+            if count % STEPS_AT_ONCE == 0:
+                await self._pause()
+            is_early = self._now_ms() < unasked.until_ms
+            if not self._operations.ended_late(offset):
+                if is_early and not self._producers.get(unasked.producer_group):
+                    continue
+                queue = self._store.derived.queues.get(HALF_TOPIC, QUEUE_ID)
+                record = None if queue is None else self._store.reader.message_in(queue, offset)
+                half = None if record is None else HalfMessage.from_record(record)
+                if half is not None and not await self._is_decided(half):
+                    producer = self._who_may_decide(half)
+                    if producer is None and is_early:
+                        continue
+                    if not await self._act(half, half.verdict(self.settings, self._now_ms()), producer):
+                        return
+            del self._unasked[offset]
 
     async def _commit_when_flushed(self) -> None:
         """Count the progress when what was put for it is on the disk."""
@@ -480,7 +641,12 @@ class TransactionalMessageService(PeriodicService):
             self._commit_offsets()
 
     def _commit_offsets(self) -> None:
-        for topic, offset in ((HALF_TOPIC, self._half_offset), (OPERATION_TOPIC, self._operations.offset)):
+        """Count the progress, but only up to the first half message that nobody could be asked about."""
+        half_offset, operation_offset = self._half_offset, self._operations.offset
+        if self._unasked:
+            half_offset, first = next(iter(self._unasked.items()))
+            operation_offset = first.operation_offset
+        for topic, offset in ((HALF_TOPIC, half_offset), (OPERATION_TOPIC, operation_offset)):
             self._consumer_offsets.commit(TRANSACTION_GROUP, topic, QUEUE_ID, offset, "the transaction check")
 
     async def _step(self) -> bool:
@@ -500,22 +666,54 @@ class TransactionalMessageService(PeriodicService):
             return False
         if operations.read_more(offset):
             return True
-        if not operations.ended_late(half.prepared_queue_offset) and not await self._act(half, verdict):
-            return False
+        if not await self._is_decided(half):
+            producer = self._who_may_decide(half) if verdict is Verdict.CHECK else None
+            if verdict is Verdict.CHECK and producer is None and len(self._unasked) < MAX_UNASKED:
+                self._set_aside(half)
+            elif not await self._act(half, verdict, producer):
+                return False
         self._half_offset = half.record.queue_offset + 1
         return True
 
-    async def _act(self, half: HalfMessage, verdict: Verdict) -> bool:
-        """Act on a half message. True if this queue offset needs no further work."""
+    async def _is_decided(self, half: HalfMessage) -> bool:
+        """Whether the log shows that nothing is to be done about a half message. Raises OSError."""
+        ended = self._operations.ended_late
+        if ended(half.prepared_queue_offset):
+            return True
+        steps = in_slices(self._decisions.finding(half, ended))
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: bool = done.value
+                return found
+            await deferLater(self._clock, 0)
+
+    def _set_aside(self, half: HalfMessage) -> None:
+        """Pass a half message without a question, because no producer is there that could be asked.
+
+        Only questions that a producer gets count. It is put again more and more seldom, so that the log does not grow
+        while a producer is away for long.
+        """
+        now = self._now_ms()
+        most = max(LONGEST_UNASKED_MS, self.settings.transaction_check_interval_ms)
+        wait = min(max((now - half.record.born_timestamp) // 2, self.settings.transaction_check_interval_ms), most)
+        self._unasked[half.record.queue_offset] = Unasked(half.producer_group, self._operations.offset, now + wait)
+        self._tell_no_producer(half)
+
+    async def _act(self, half: HalfMessage, verdict: Verdict, producer: RemotingProtocol | None) -> bool:
+        """Act on a half message. ``producer`` is who can be asked. True if this queue offset needs no further work."""
         if verdict is Verdict.DISCARD:
             return await self._discard(half)
         if verdict is Verdict.POSTPONE:
             original = half.prepared_queue_offset
             message = half.again(TRAN_PREPARED_QUEUE_OFFSET=half.record.queue_offset if original is None else original)
         else:
-            message = half.again(TRANSACTION_CHECK_TIMES=half.check_times + 1)
+            counts = producer is not None or len(self._unasked) >= MAX_UNASKED
+            message = half.again(TRANSACTION_CHECK_TIMES=half.check_times + counts)
         result = await self._store.put_message(message)
-        if result.status in NEVER_STORED:
+        if result.status in NEVER_STORED:  # from another broker, which leaves no room: it is asked about where it is
+            self._ask(producer, half, half.record)
             return await self._discard(half)
         if result.append is None or not result.is_stored:
             self._log.warn(
@@ -526,7 +724,16 @@ class TransactionalMessageService(PeriodicService):
             )
             return False
         if verdict is Verdict.CHECK:
-            self._ask_producer(half, message, result.append)
+            appended = result.append
+            assert message.properties_stored is not None, "it was just put"
+            again = replace(
+                half.record,
+                queue_offset=appended.logics_offset,
+                physical_offset=appended.wrote_offset,
+                store_timestamp=appended.store_timestamp,
+                properties_stored=message.properties_stored,
+            )
+            self._ask(producer, half, again)
         return True
 
     async def _discard(self, half: HalfMessage) -> bool:
@@ -546,36 +753,33 @@ class TransactionalMessageService(PeriodicService):
         )
         return result.is_stored or result.status in NEVER_STORED
 
-    def _ask_producer(self, half: HalfMessage, message: Message, appended: AppendMessageResult) -> None:
-        """Ask a producer of the group for the end of the half message that was put again."""
-        connection = self._producers.available(half.producer_group, lambda rights: self._may_decide(half, rights))
-        if connection is None:
-            self._log.warn(
-                "no producer of group {group} is connected that could be asked about {msg_id}",
-                event=Event.NO_PRODUCER_TO_ASK,
-                group=half.producer_group,
-                msg_id=appended.msg_id,
-            )
+    def _who_may_decide(self, half: HalfMessage) -> RemotingProtocol | None:
+        """A connected producer of the group that can be asked; None without one."""
+        return self._producers.available(half.producer_group, lambda rights: self._may_decide(half, rights))
+
+    def _tell_no_producer(self, half: HalfMessage) -> None:
+        self._log.warn(
+            "no producer of group {group} is connected that could be asked about {msg_id}",
+            event=Event.NO_PRODUCER_TO_ASK,
+            group=half.producer_group,
+            msg_id=half.record.msg_id,
+        )
+
+    def _ask(self, producer: RemotingProtocol | None, half: HalfMessage, record: Record) -> None:
+        """Ask for the end of a half message, if a producer is there. ``record`` is its newest copy."""
+        if producer is None:
+            self._tell_no_producer(half)
             return
         assert half.real_queue_id is not None, "others are not checked"
-        assert message.properties_stored is not None, "it was just put"
-        record = replace(
-            half.record,
-            topic=half.real_topic,
-            queue_id=half.real_queue_id,
-            queue_offset=appended.logics_offset,
-            physical_offset=appended.wrote_offset,
-            store_timestamp=appended.store_timestamp,
-            properties_stored=message.properties_stored,
-        )
-        unique_key = half.properties.get("UNIQ_KEY")
+        unique_key = half.properties.get(UNIQUE_KEY)
         fields = {
-            "tranStateTableOffset": str(appended.logics_offset),
-            "commitLogOffset": str(appended.wrote_offset),
-            "offsetMsgId": appended.msg_id,
+            "tranStateTableOffset": str(record.queue_offset),
+            "commitLogOffset": str(record.physical_offset),
+            "offsetMsgId": record.msg_id,
             **({} if unique_key is None else {"msgId": unique_key, "transactionId": unique_key}),
         }
-        connection.push(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_record(record))
+        asked = replace(record, topic=half.real_topic, queue_id=half.real_queue_id)
+        producer.push(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_record(asked))
 
 
 def _answer(result: PutMessageResult) -> RemotingCommand:

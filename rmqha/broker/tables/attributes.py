@@ -3,7 +3,7 @@
 We keep them for the broker that will use them. A tool changes them with ``+key=value`` and ``-key``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rmqha.store.metadata import ATTRIBUTES, BATCH_CQ, QUEUE_TYPE, SubscriptionGroupConfig, TopicConfig
@@ -16,6 +16,30 @@ NOT_DONE_HERE = {
 """Attribute values that would change what a broker writes, and why we refuse them in a request."""
 REFUSED_KEYS = ("@type", "$ref")
 """Keys that fastjson in a Java broker would act on. We keep none that a client sends."""
+
+
+SIGNED_VERSIONS = range(477, 481)
+"""The versions in the headers of 5.3.2, 5.3.3 and the release after them. Their slaves read attributes as changes."""
+MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"})
+OF_TOPICS_IN_5_3_3: Mapping[str, Callable[[str], bool]] = {
+    QUEUE_TYPE: {BATCH_CQ, "SimpleCQ"}.__contains__,
+    "cleanup.policy": {"DELETE", "COMPACTION"}.__contains__,
+    "message.type": MESSAGE_TYPES.__contains__,
+    "reserve.time": lambda value: value == "-1" or (value.isascii() and value.isdecimal() and int(value) < 2**63),
+}
+"""The attributes of topics that 5.3.3 knows, and the values that it takes. It knows none of groups."""
+
+
+def as_additions(row: Mapping[str, Any], known: Mapping[str, Callable[[str], bool]] = {}) -> dict[str, Any]:
+    """A topic or group in Java's form, as slaves of ``SIGNED_VERSIONS`` read it.
+
+    They take each attribute for a change, ``+key``. At one that they do not know they leave the whole table out.
+    """
+    found = row.get(ATTRIBUTES)
+    if not isinstance(found, Mapping) or not found:
+        return dict(row)
+    takes = {key: value for key, value in found.items() if isinstance(value, str) and key in known}
+    return {**row, ATTRIBUTES: {f"+{key}": value for key, value in takes.items() if known[key](value)}}
 
 
 def attributes_of(row: TopicConfig | SubscriptionGroupConfig) -> dict[str, str]:

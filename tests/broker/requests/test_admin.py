@@ -43,6 +43,7 @@ from rmqha.wire.fastjson import loads_lenient
 from tests import examples
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header
 from tests.ha.doubles import PEER_NAME, log_lines
+from tests.remoting.test_protocol import frame
 
 TOPIC: dict[str, object] = {
     "topic": "T",
@@ -469,6 +470,37 @@ class TableTests(AdminTestCase):
         content = orjson.loads(self.body(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
         self.assertEqual(SubscriptionGroupTable.from_json(content), self.groups.table)
         self.assertEqual(content["dataVersion"], {"counter": 0, "timestamp": NOW_MS})
+
+    def test_a_slave_of_5_3_3_gets_attributes_as_changes_and_only_those_that_it_knows(self) -> None:
+        """Its reader drops the whole table at a key without a plus, or one that it does not know."""
+        attributes = {"message.type": "FIFO", "reserve.time": "5", "lite.expiration": "7", "queue.type": "no type"}
+        self.topics.update(TopicConfig("T", 1, 1, unknown={"attributes": attributes, "later": 1}))
+        self.groups.update(SubscriptionGroupConfig("G", unknown={"attributes": attributes, "later": 1}))
+        for code, table, name, taken in (
+            (
+                RequestCode.GET_ALL_TOPIC_CONFIG,
+                "topicConfigTable",
+                "T",
+                {"+message.type": "FIFO", "+reserve.time": "5"},
+            ),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable", "G", {}),
+        ):
+            for version in (399, 476, 477, 479, 480, 481, 515):
+                self.peer.line.deliver(frame(RemotingCommand(code, 7, version=version)))
+                self.clock.advance(0)
+                (answer,) = self.peer.answers()
+                content = orjson.loads(answer.body)
+                wanted = taken if 477 <= version <= 480 else attributes
+                self.assertEqual(content[table][name]["attributes"], wanted, version)
+                self.assertEqual((content[table][name]["later"], content["dataVersion"]["counter"]), (1, 1))
+
+    def test_a_table_says_how_many_rows_it_has(self) -> None:
+        """A slave of 5.5.0 asks until it has as many."""
+        for code, field, rows in (
+            (RequestCode.GET_ALL_TOPIC_CONFIG, "totalTopicNum", self.topics.table.rows),
+            (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "totalGroupNum", self.groups.table.rows),
+        ):
+            self.assertEqual(dict(self.peer.ask(code).ext_fields), {field: str(len(rows))})
 
     def test_all_consumer_offsets_with_a_version_for_5x(self) -> None:
         self.commit("G", "T", 0, 12)

@@ -3,6 +3,7 @@
 import random
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -32,7 +33,7 @@ from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC
 from tests import examples
 from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
-from tests.ha.doubles import PEER
+from tests.ha.doubles import PEER, log_lines
 from tests.remoting.test_protocol import commands_in, frame
 
 STORE_HOST = Host(bytes((192, 0, 2, 20)), 10911)
@@ -589,7 +590,7 @@ class PropertyTests(SendTestCase):
             self.assertEqual(self.stored(self.send(properties={"DELAY": text})).topic, "T")
 
     def test_a_half_message_is_prepared_with_all_its_properties(self) -> None:
-        half = {"TRAN_MSG": "true", "PGROUP": "PG", "WAIT": "true"}
+        half = {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": "K", "WAIT": "true"}
         answer = self.send(properties=half, sys_flag=TRANSACTION_PREPARED_TYPE, queue_id=2)
         (message,) = self.prepared
         self.assertEqual(message.properties, {**half, "CLUSTER": "DefaultCluster"})
@@ -700,6 +701,43 @@ class OutcomeTests(SendTestCase):
         putting.callback([PutMessageResult(PutMessageStatus.PUT_OK, appended)])
         (answer,) = self.peer.answers()
         self.assertEqual((answer.code, answer.opaque), (0, 7))
+
+
+class TransactionIdTests(SendTestCase):
+    """Answers name the message's unique key, as those of 5.x do: by it their clients end a transaction."""
+
+    def test_each_answer_to_a_stored_message_names_its_unique_key(self) -> None:
+        self.serve(timerWheelEnable="true")
+        for name in ("%RETRY%G", "%DLQ%G"):
+            self.topics.update(TopicConfig(name, 4, 4))
+        batch = encode_batch([BatchEntry(b"x", "", 0)])
+        ways: dict[str, dict[str, Any]] = {
+            "fast": {},
+            "parsed": {"properties": {"DELAY": "1"}},
+            "half": {"properties": {"TRAN_MSG": "true", "PGROUP": "P"}},
+            "timer": {"properties": {"TIMER_DELIVER_MS": str(NOW_MS + 60_000)}},
+            "retry": {"topic": "%RETRY%G"},
+            "dead": {"topic": "%RETRY%G", "reconsume_times": 16},
+            "batch": {"batch": "true", "body": batch},
+        }
+        for code, names in ((RequestCode.SEND_MESSAGE_V2, V2_FIELDS), (RequestCode.SEND_MESSAGE, V1_FIELDS)):
+            for way, changed in ways.items():
+                for key in ("C0A80001", 'an odd"\\key%s', "ключ", "1" * 1000):
+                    properties = {"KEYS": "k", "UNIQ_KEY": key, **changed.get("properties", {})}
+                    answer = self.send(self.request(code, names=names, **{**changed, "properties": properties}))
+                    self.assertEqual((answer.code, answer.ext_fields.get("transactionId")), (0, key), way)
+
+    def test_a_message_without_one_has_none_in_its_answer(self) -> None:
+        for properties in ({}, {"DELAY": "1"}, {"XUNIQ_KEY": "1"}):
+            self.assertNotIn("transactionId", self.send(properties=properties).ext_fields)
+
+    def test_a_half_message_gets_one(self) -> None:
+        answer = self.send(properties={"TRAN_MSG": "true", "PGROUP": "P"})
+        self.assertEqual(self.stored(answer).properties["UNIQ_KEY"], answer.ext_fields["transactionId"])
+
+    def test_what_is_no_text_is_left_out(self) -> None:
+        answer = self.send(properties={"UNIQ_KEY": "a\x03b"})
+        self.assertEqual((answer.code, answer.ext_fields.get("transactionId")), (0, None))
 
 
 class RetryTests(SendTestCase):
@@ -827,6 +865,17 @@ class SendBackTests(SendTestCase):
         for changed in ({}, {"delayLevel": -1}):
             self.assertEqual(self.come_back(None, **changed).body, self.record.body)
 
+    def test_one_whose_properties_leave_no_room_for_a_retry_is_a_dead_letter_as_it_is(self) -> None:
+        room = 32767 - len(self.record.properties_stored.encode()) - len("\2X\1")
+        for length in (room, room - 30):
+            self.record = self.stored(self.send(properties={"TAGS": "A", "KEYS": "k", "X": "é" * (length // 2)}))
+            for changed in ({}, {"delayLevel": -1}):
+                with log_lines() as lines:
+                    dead = self.come_back(**changed)
+                self.assertEqual((dead.topic, dead.reconsume_times), ("%DLQ%G", 1))
+                self.assertEqual((dead.body, dead.properties), (self.record.body, self.record.properties))
+                self.assertIn("becomes a dead letter of group G: its properties of", lines())
+
     def test_the_consumer_may_say_how_long(self) -> None:
         self.assertEqual(self.come_back(delayLevel=7).queue_id, 6)
 
@@ -896,9 +945,15 @@ class SendBackTests(SendTestCase):
         self.serve(brokerPermission="4")
         self.assert_refused([self.give_back()], ResponseCode.NO_PERMISSION, "the broker[broker-a]")
 
+    @staticmethod
+    def put_of(result: PutMessageResult, _: Message) -> Deferred[PutMessageResult]:
+        """Plays the store."""
+        return succeed(result)
+
     def test_anything_but_a_clean_put_is_an_error(self) -> None:
         for status in set(PutMessageStatus) - {PutMessageStatus.PUT_OK}:
-            with patch.object(self.store, "put_message", return_value=succeed(PutMessageResult(status))):
+            playing = partial(self.put_of, PutMessageResult(status))
+            with patch.object(self.store, "put_message", side_effect=playing):
                 answer = self.give_back()
             self.assertEqual((answer.code, answer.remark), (ResponseCode.SYSTEM_ERROR, status.name))
 
