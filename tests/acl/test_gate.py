@@ -15,7 +15,7 @@ from rmqha.acl.gate import EXCEPTION, RELOAD_SECONDS, AclGate
 from rmqha.acl.patience import FREE_TRIES, MAX_WAIT_SECONDS, REFUSALS_PER_SECOND
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.acl.yamlfile import AclFileError
-from rmqha.remoting.protocol import Answer, Answers, RemotingProtocol, Together
+from rmqha.remoting.protocol import Answer, Answers, Processor, RemotingProtocol, Together
 from rmqha.remoting.rights import Rights
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode
 from tests.ha.doubles import LineTransport, log_lines
@@ -28,6 +28,7 @@ GUESS = Credentials(APP.access_key, "a-guess")
 TURN = 1 / REFUSALS_PER_SECOND + 1e-6
 MUST_BE_ADMIN = RequestCode.UPDATE_BROKER_CONFIG
 FREE_CODE = RequestCode.UNREGISTER_CLIENT
+ECHOES: dict[int, Processor] = dict.fromkeys((MUST_BE_ADMIN, FREE_CODE), PROCESSORS[ECHO])
 
 
 def file_of(*accounts: Credentials) -> str:
@@ -56,9 +57,7 @@ class GateTestCase(SynchronousTestCase):
 
     def connect_from(self, host: str) -> LineTransport:
         """A new connection from this host."""
-        protocol = RemotingProtocol(
-            self.gate.guard({**PROCESSORS, **dict.fromkeys((MUST_BE_ADMIN, FREE_CODE), PROCESSORS[ECHO])}), self.clock
-        )
+        protocol = RemotingProtocol(self.gate.guard(ECHOES), self.clock)
         line = LineTransport(self.clock)
         line.peerAddr = IPv4Address("TCP", host, 1)
         line.attach(protocol)
@@ -75,7 +74,7 @@ class GateTestCase(SynchronousTestCase):
     def send(self, keys: Credentials | None, count: int = 1) -> None:
         """Send requests, signed with these keys."""
         fields = {} if keys is None else Signer(keys)({}, b"", OUR_VERSION)
-        self.line.deliver(frame(RemotingCommand(ECHO, 1, ext_fields=fields)) * count)
+        self.line.deliver(frame(RemotingCommand(FREE_CODE, 1, ext_fields=fields)) * count)
 
     def answers(self) -> list[RemotingCommand]:
         """The answers since the last call."""
