@@ -139,11 +139,11 @@ class AclRules:
         return account
 
     def may(self, access_key: str, need: Need) -> bool:
-        """Whether the account may do what a request leads to. Without ``strict`` only the request itself is checked."""
+        """Whether the account may do what a request leads to. Without ``strict`` nobody asks."""
         account = self.accounts.get(access_key)
         if account is None:
             return False
-        return not self.strict or account.may_do_all or need == FREE_FOR_ALL or account.problem(need) is None
+        return account.may_do_all or need == FREE_FOR_ALL or account.problem(need) is None
 
     def share_a_topic(self, sending: str, reading: str) -> bool:
         """Whether there can be a topic to which the one account may send, and which the other may read."""
@@ -152,7 +152,7 @@ class AclRules:
         if known is None:
             if len(self._shared) >= MAX_KEPT_PAIRS:
                 self._shared.clear()
-            known = self._shared[pair] = not self.strict or self._share(*map(self.accounts.get, pair))
+            known = self._shared[pair] = self._share(*map(self.accounts.get, pair))
         return known
 
     @staticmethod
@@ -248,7 +248,7 @@ def permission_of(text: Any) -> int:
 
 
 def _permissions(content: Mapping[str, Any]) -> Mapping[str, int] | None:
-    """By topic, and by the retry topic of a group. A later entry for the same name counts. Raises ValueError."""
+    """By topic, and by the retry topic of a group. Raises ValueError, also if a name has two permissions."""
     found: dict[str, int] = {}
     as_topic: Callable[[str], str] = str
     as_group: Callable[[str], str] = retry_topic
@@ -258,7 +258,9 @@ def _permissions(content: Mapping[str, Any]) -> Mapping[str, int] | None:
             name, separator, text = str(entry).partition("=")
             if not separator or not name.strip() or "=" in text:
                 raise ValueError(f"{key}: {shown(str(entry))!r} is not NAME=PERMISSION")
-            found[resource(name.strip())] = permission_of(text)
+            permission = permission_of(text)
+            if found.setdefault(resource(name.strip()), permission) != permission:
+                raise ValueError(f"{key}: {shown(name.strip())} is there twice, with different permissions")
     if len(found) > MAX_PERMISSIONS:
         raise ValueError(f"more than {MAX_PERMISSIONS} permissions")
     return MappingProxyType(found) if found else None

@@ -267,6 +267,19 @@ class ReloadTests(GateTestCase):
         self.assertIsNone(self.ask(Credentials(APP.access_key, "other-one")))
         self.assertIn("again in", self.gate.warnings[0])
 
+    def test_a_key_that_is_there_twice_changes_nothing(self) -> None:
+        """An empty list at the end of the file would lock everybody out, an account's second ``admin`` let it in."""
+        for text in (
+            f"{file_of(APP)}accounts: []\n",
+            f"{file_of(APP)}  admin: false\n  admin: true\n",
+            f"globalWhiteRemoteAddresses: []\n{file_of(APP)}globalWhiteRemoteAddresses: ['*']\n",
+        ):
+            self.plain.write_text(text)
+            self.later()
+            self.assertIsNone(self.ask(APP))
+            self.assertIn("is there twice in one mapping", self.gate.warnings[0])
+            self.assertIn("plain_acl.yml", self.gate.warnings[0])
+
     def test_the_keys_of_tools_are_no_accounts(self) -> None:
         (self.folder / "acl" / "tools.yml").write_text("accessKey: rocketmq-app\n")
         self.later()
@@ -316,6 +329,12 @@ class RightsTests(GateTestCase):
         self.write(self.account(APP, "TPub=PUB"), white="192.0.2.1")
         rights = self.ask_free()
         self.assertEqual((rights.account, rights.may_send_to("T"), rights.may_read("T")), (None, True, True))
+
+    def test_without_strict_only_requests_are_checked_as_in_java(self) -> None:
+        self.gate.files.strict = False
+        self.write(self.account(APP, "TPub=PUB"))
+        rights = self.ask_free()
+        self.assertEqual((rights.account, rights.may_read("T")), (None, True))
 
     def test_a_refused_request_changes_no_rights(self) -> None:
         self.write(self.account(APP, "TPub=PUB"), self.account(LATER, "T=PUB"))

@@ -398,6 +398,8 @@ class ParsingTests(SynchronousTestCase):
             ({"accounts": [ACCOUNT, {**ACCOUNT, "whiteRemoteAddress": "x"}]}, "account 2: 'x' is not an address"),
             ({"accounts": [{**ACCOUNT, "topicPerms": ["T"]}]}, "topicPerms: 'T' is not NAME=PERMISSION"),
             ({"accounts": [{**ACCOUNT, "groupPerms": {"G": "SUB"}}]}, "groupPerms is not a list"),
+            ({"accounts": [{**ACCOUNT, "topicPerms": ["T=DENY", " T =PUB"]}]}, "topicPerms: T is there twice"),
+            ({"accounts": [{**ACCOUNT, "groupPerms": ["G=DENY", "%RETRY%G=SUB"]}]}, "is there twice"),
             ({"accounts": [ACCOUNT] * (MAX_ACCOUNTS + 1)}, "more than"),
         ):
             error = self.assertRaises(ValueError, parse_rules, content)
