@@ -102,7 +102,7 @@ def _broker() -> Iterator[Row]:
     yield from _rows(
         broker,
         (code.PULL_MESSAGE, code.LITE_PULL_MESSAGE),
-        f"{both}. Topics with messages of others are given by name only",
+        f"{both}, again when a pull that was held is answered. Topics with messages of others are given by name only",
         mixed,
     )
     yield Row(broker, code.UPDATE_CONSUMER_OFFSET, both, topics_and_groups)

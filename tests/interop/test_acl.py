@@ -225,7 +225,8 @@ def our_acl_master(our_broker: OurBrokerFactory, tmp_path: Path) -> OurBroker:
     folder = tmp_path / "our-conf"
     folder.mkdir()
     (folder / "plain_acl.yml").write_text(PLAIN_ACL)
-    return our_broker("async-master", aclEnable="true", aclFolder=str(folder))
+    checks = {"transactionTimeOut": "1000", "transactionCheckInterval": "2000"}
+    return our_broker("async-master", aclEnable="true", aclFolder=str(folder), **checks)
 
 
 def heartbeat(group: str, topic: str) -> bytes:
@@ -380,6 +381,8 @@ def check_clients(master: OurBroker, namesrv: NameServer, work: Path, version: s
     assert "No default permission for group:GDeny" in java("pull", "TBoth", "GDeny")["error"]
     stranger = java("put", "TBoth", "1", keys=Credentials("rocketmq-app", "not-this-one"))
     assert "Check signature failed" in stranger["error"]
+    worked = java("work", "TBoth", "GSub")
+    assert (sorted(worked["bodies"]), worked["reply"]) == (["ordinary 1", "transaction 1"], "reply")
     assert java("put", "TPub", "3")["sent"] == 3
     refused_push_consumer_goes_on(master, namesrv, work, version)
 
