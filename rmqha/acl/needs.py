@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from rmqha.wire.command import RemotingCommand, RequestCode
-from rmqha.wire.topics import REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from rmqha.wire.topics import AUTO_CREATE_TOPIC_KEY_TOPIC, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 
 DENY, ANY, PUB, SUB = 1, 2, 4, 8
 """The bits of a permission. ANY is PUB or SUB, and only needed, never given."""
@@ -181,6 +181,12 @@ def _heartbeat(request: RemotingCommand) -> Needs:
     return Needs(tuple(needs))
 
 
+def _topic_config(request: RemotingCommand) -> Needs:
+    """The template of new topics is for all who may send to any topic."""
+    topic = _text(request, "topic")
+    return Needs((Need(SOMEWHERE, PUB) if topic == AUTO_CREATE_TOPIC_KEY_TOPIC else Need(topic, ANY),))
+
+
 def _client_config(request: RemotingCommand) -> Needs:
     """What a consumer is going to subscribe to, and its group."""
     content = _content(request)
@@ -220,7 +226,7 @@ STRICT: Mapping[int, NeedsOf] = {
     RequestCode.GET_MAX_OFFSET: _topic(ANY),
     RequestCode.GET_MIN_OFFSET: _topic(ANY),
     RequestCode.GET_EARLIEST_MSG_STORETIME: _topic(ANY),
-    RequestCode.GET_TOPIC_CONFIG: _topic(ANY),
+    RequestCode.GET_TOPIC_CONFIG: _topic_config,
     RequestCode.GET_TOPIC_STATS_INFO: _topic(ANY),
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _group_of("group"),
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _group_of("consumerGroup"),

@@ -282,6 +282,11 @@ class HolesTests(RulesTestCase):
         }.items():
             self.assertIsNone(self.app(code, fields), code)
 
+    def test_who_may_send_knows_the_template_of_new_topics(self) -> None:
+        rules = rules_of({"accounts": [{**ACCOUNT, "topicPerms": ["TSub=SUB"]}]})
+        self.assertIsNone(self.app(351, {"topic": "TBW102"}))
+        self.assertIsNotNone(verdict(rules, signed(APP, 351, {"topic": "TBW102"})))
+
     def test_who_may_not_send_ends_no_transaction(self) -> None:
         rules = rules_of({"accounts": [{**ACCOUNT, "topicPerms": ["TSub=SUB"]}]})
         self.assertIsNotNone(verdict(rules, signed(APP, 37, {})))
