@@ -25,6 +25,7 @@ NAVIGATION = {
         "docs/checks",
         "docs/tls",
         "docs/acl",
+        "docs/permissions",
         "docs/failover",
         "docs/name-servers",
         "docs/mqadmin",

@@ -4,7 +4,7 @@ A setting has RocketMQ's name in files and error messages, and a snake_case name
 ignores keys that rmqha does not use; ``confkeys`` judges them.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from ipaddress import ip_network
@@ -779,11 +779,20 @@ def parse_byte_count(text: str) -> int:
     return int(number) * _BYTE_UNITS.get(text[len(number) :].lower(), 1)
 
 
+def _without_contradictions(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Raises ValueError if a key has two values. (Java would silently take the last one.)"""
+    found: dict[str, str] = {}
+    for key, value in pairs:
+        if found.setdefault(key, value) != value:
+            raise ValueError(f"{key} is there twice, with different values; keep one of them")
+    return found
+
+
 def read_properties(path: Path) -> dict[str, str]:
-    """The keys and values of a Java properties file. Raises SettingsError."""
+    """The keys and values of a Java properties file. Raises SettingsError, also if a key has two values."""
     try:
         with path.open(encoding="utf-8") as file:
-            return javaproperties.load(file)
+            return javaproperties.load(file, object_pairs_hook=_without_contradictions)
     except (OSError, ValueError) as error:
         raise SettingsError(f"{path}: {error}") from error
 

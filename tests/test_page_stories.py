@@ -44,7 +44,7 @@ def a_pair_and_a_configuration(reader: Reader) -> None:
 
 
 def a_broker_with_accounts(reader: Reader) -> None:
-    """A broker-a with the accounts of the page, and the account of a replica."""
+    """A broker-a with the accounts of the page, one of which is that of a replica."""
     found = [block for block in all_blocks() if block.page == "acl" and block.language == "yaml"]
     tools_yml, plain_acl = ("\n".join(block.lines) for block in found)
     keys = "accessKey: administrator\nsecretKey: another-long-random-text\n"
@@ -52,7 +52,8 @@ def a_broker_with_accounts(reader: Reader) -> None:
     (reader.folder / "tools.yml").write_text(keys)
     (reader.folder / "conf").mkdir()
     replica = tools_yml.replace("accessKey", "- accessKey").replace("secretKey", "  secretKey")
-    (reader.folder / "conf" / "plain_acl.yml").write_text(f"{plain_acl}\n{replica}\n")
+    assert replica.strip() in plain_acl
+    (reader.folder / "conf" / "plain_acl.yml").write_text(f"{plain_acl}\n")
     (reader.folder / "conf" / "broker.conf").write_text("aclEnable=true\n")
     master = "twistd -n --pidfile= rmqha --role=async-master --conf=conf/broker.conf --store=/data/master --port=10911"
     reader.starts(master, reader.master)

@@ -92,6 +92,13 @@ class BrokerConfTests(SynchronousTestCase):
                 read_properties(path)
             self.assertIn(str(path), str(caught.exception))
 
+    def test_a_key_with_two_values_is_refused(self) -> None:
+        """Java takes the last one: a line at the end would switch access control off."""
+        with self.assertRaises(SettingsError) as caught:
+            self.read("aclEnable=true\nbrokerName=a\n# more\naclEnable : false\n")
+        self.assertIn("aclEnable is there twice, with different values", str(caught.exception))
+        self.assertEqual(self.read("aclEnable=true\naclEnable = true\n"), {"aclEnable": "true"})
+
     def test_a_file_that_is_no_properties_file_is_named(self) -> None:
         for content in (b"brokerName=\xff\xfe", b"brokerName=\\u12"):
             with self.assertRaises(SettingsError, msg=repr(content)) as caught:

@@ -87,7 +87,11 @@ class AclGate(PeriodicService):
                     account = rules.check(request, host)
                 except Refused as error:
                     return self._refuse(connection, host, error)
-                connection.rights = ALL_RIGHTS if account is None else self._rights_of(account.credentials.access_key)
+                connection.rights = (
+                    ALL_RIGHTS
+                    if account is None or not rules.strict
+                    else self._rights_of(account.credentials.access_key)
+                )
             return processor(connection, request)
 
         return _GuardedTogether(self, processor, check) if isinstance(processor, Together) else check

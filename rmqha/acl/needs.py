@@ -6,19 +6,19 @@ from typing import Any, NamedTuple
 import orjson
 
 from rmqha.wire.command import RemotingCommand, RequestCode
-from rmqha.wire.topics import REPLY_TOPIC_SUFFIX, RETRY_PREFIX
+from rmqha.wire.topics import AUTO_CREATE_TOPIC_KEY_TOPIC, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 
 DENY, ANY, PUB, SUB = 1, 2, 4, 8
 """The bits of a permission. ANY is PUB or SUB, and only needed, never given."""
-SOMEWHERE = ""
-"""As a resource: the permission on any topic or group that the account names, or by default."""
+SOMEWHERE = None
+"""As a resource, which no request can name: the permission on any topic, listed or by default."""
 MAX_RESOURCES = 10_000
 
 
 class Need(NamedTuple):
     """A permission on a topic, or on a group by its retry topic."""
 
-    resource: str
+    resource: str | None
     permission: int
 
 
@@ -51,18 +51,27 @@ ALWAYS_ADMIN_CODES = frozenset(
     }
 )
 """Requests about the accounts themselves, which Java 4.9 serves to any account, and those of 5.x, unknown to 4.9."""
-READS = frozenset(
-    {
-        *(21, 26, 28, 43, 45, 201),  # what slaves ask for, and the settings and figures of a broker
-        *(46, 52, 202, 203, 204, 208, 300, 303, 305, 307, 315, 317, 322, 328, 351, 352),
-        RequestCode.GET_BROKER_HA_STATUS,
-        RequestCode.GET_CONFIRMED_OFFSET,
-        RequestCode.PROMISE_TO_FOLLOW,
-    }
+WHOLE_BROKER = "%BROKER%"
+"""As a topic in topicPerms: ``SUB`` reads the tables, settings and figures of the whole broker. No default gives it."""
+WHOLE_BROKER_CODES = (
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_CONSUMER_OFFSET,
+    RequestCode.GET_ALL_DELAY_OFFSET,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_TIMER_CHECK_POINT,
+    RequestCode.GET_CONFIRMED_OFFSET,
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.GET_BROKER_HA_STATUS,
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+    RequestCode.GET_BROKER_CONSUME_STATS,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST,
+    RequestCode.GET_ALL_PRODUCER_INFO,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.VIEW_BROKER_STATS_DATA,
 )
-"""With aclStrict any account may send these: they tell figures, settings and names, and change nothing.
-
-A promise to follow a leader is given only to one that shows its session, which only the coordinator knows."""
+"""What slaves ask for, and what tells of the topics, groups and clients of all accounts."""
 
 
 def _text(request: RemotingCommand, name: str) -> str:
@@ -122,6 +131,20 @@ def _topic_and_group(request: RemotingCommand) -> Needs:
     return Needs((Need(_text(request, "topic"), SUB), _group(_text(request, "consumerGroup"))))
 
 
+def _topic_and_own_group(request: RemotingCommand) -> Needs:
+    return Needs((Need(_text(request, "topic"), SUB), _group(_text(request, "group"))))
+
+
+def _group_and_perhaps_topic(request: RemotingCommand) -> Needs:
+    group, topic = _group(_text(request, "consumerGroup")), _text(request, "topic")
+    return Needs((group, Need(topic, SUB)) if topic else (group,))
+
+
+def _topic_and_perhaps_group(request: RemotingCommand) -> Needs:
+    topic, group = Need(_text(request, "topic"), SUB), _text(request, "consumerGroup")
+    return Needs((topic, _group(group)) if group else (topic,))
+
+
 def _unregister(request: RemotingCommand) -> Needs:
     """A client that is only a producer names no group of consumers."""
     group = request.ext_fields.get("consumerGroup")
@@ -158,6 +181,20 @@ def _heartbeat(request: RemotingCommand) -> Needs:
     return Needs(tuple(needs))
 
 
+def _topic_config(request: RemotingCommand) -> Needs:
+    """The template of new topics is for all who may send to any topic."""
+    topic = _text(request, "topic")
+    return Needs((Need(SOMEWHERE, PUB) if topic == AUTO_CREATE_TOPIC_KEY_TOPIC else Need(topic, ANY),))
+
+
+def _client_config(request: RemotingCommand) -> Needs:
+    """What a consumer is going to subscribe to, and its group."""
+    content = _content(request)
+    subscription = content.get("subscriptionData")
+    topic = subscription.get("topic", "") if isinstance(subscription, dict) else ""
+    return Needs((_group(str(content.get("group", ""))), Need(str(topic), SUB)))
+
+
 def _lock(request: RemotingCommand) -> Needs:
     return Needs((_group(str(_content(request).get("consumerGroup", ""))),))
 
@@ -189,13 +226,26 @@ STRICT: Mapping[int, NeedsOf] = {
     RequestCode.GET_MAX_OFFSET: _topic(ANY),
     RequestCode.GET_MIN_OFFSET: _topic(ANY),
     RequestCode.GET_EARLIEST_MSG_STORETIME: _topic(ANY),
-    RequestCode.QUERY_CONSUME_QUEUE: _topic(SUB),
+    RequestCode.GET_TOPIC_CONFIG: _topic_config,
+    RequestCode.GET_TOPIC_STATS_INFO: _topic(ANY),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _group_of("group"),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _group_of("consumerGroup"),
+    RequestCode.GET_CONSUME_STATS: _group_and_perhaps_topic,
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _topic_and_own_group,
+    RequestCode.QUERY_CONSUME_QUEUE: _topic_and_perhaps_group,
+    RequestCode.CHECK_CLIENT_CONFIG: _client_config,
     RequestCode.END_TRANSACTION: lambda _: Needs((Need(SOMEWHERE, PUB),)),
     RequestCode.LOCK_BATCH_MQ: _lock,
     RequestCode.UNLOCK_BATCH_MQ: _lock,
-    **dict.fromkeys(READS, lambda _: FREE),
+    RequestCode.PROMISE_TO_FOLLOW: lambda _: FREE,
+    **dict.fromkeys(WHOLE_BROKER_CODES, lambda _: Needs((Need(WHOLE_BROKER, SUB),))),
 }
-"""With aclStrict. All other requests need an administrator: also a message by its offset, which may be of any topic."""
+"""With aclStrict. All other requests need an administrator: also a message by its offset, which may be of any topic.
+
+What a request leads to is decided by its processor: the topic of the message that is sent back, or of a half message
+(``rmqha.remoting.rights``). A promise to follow a leader is given only to one that shows its session, which only the
+coordinator knows.
+"""
 
 
 TOPIC_FIELDS: Mapping[int, str] = {

@@ -13,6 +13,7 @@ from rmqha.acl.needs import (
     PUB,
     SOMEWHERE,
     SUB,
+    WHOLE_BROKER,
     Need,
     needs_of,
     retry_topic,
@@ -21,7 +22,8 @@ from rmqha.acl.signing import ACCESS_KEY, SIGNATURE, Credentials, SigningKey, si
 from rmqha.acl.usual import UsualSends
 from rmqha.remoting.header import shown
 from rmqha.wire.command import RemotingCommand
-from rmqha.wire.topics import RETRY_PREFIX, TRACE_TOPIC
+from rmqha.wire.mixedtopics import is_mixed
+from rmqha.wire.topics import DEAD_PREFIX, RETRY_PREFIX, TRACE_TOPIC
 
 MAX_ACCOUNTS = 10_000
 MAX_PERMISSIONS = 100_000
@@ -61,20 +63,37 @@ class Account:
         """An administrator that lists permissions is bound by them, as in Java."""
         return self.admin and self.permissions is None
 
-    def problem(self, need: Need) -> str | None:
+    def problem(self, need: Need, strict: bool = True) -> str | None:
         """Why the account may not do this; None if it may."""
-        if need.resource == SOMEWHERE:
+        if need.resource is SOMEWHERE:
             topics = (each for name, each in (self.permissions or {}).items() if not name.startswith(RETRY_PREFIX))
             may = any(_has(need.permission, each) for each in (self.default_topic, *topics))
             return None if may else f"No permission to {'read' if need.permission == SUB else 'send to'} any topic"
-        is_group = need.resource.startswith(RETRY_PREFIX)
-        own = None if self.permissions is None else self.permissions.get(need.resource)
-        if own is None:
-            own = self.default_group if is_group else self.default_topic
-        if _has(need.permission, own):
+        if _has(need.permission, self._given(need.resource, strict)):
             return None
+        if need.resource == WHOLE_BROKER:
+            return f"No permission for what is of the whole broker: topicPerms needs {WHOLE_BROKER}=SUB"
+        is_group = need.resource.startswith(RETRY_PREFIX)
         name = f"group:{need.resource[len(RETRY_PREFIX) :]}" if is_group else f"topic:{need.resource}"
         return f"No default permission for {shown(name)}"
+
+    def _given(self, resource: str, strict: bool) -> int:
+        """The permission that the account has for a topic or group. No default gives topics with messages of others."""
+        own = None if self.permissions is None else self.permissions.get(resource)
+        if own is not None:
+            return own
+        if resource.startswith(RETRY_PREFIX):
+            return self.default_group
+        if resource == WHOLE_BROKER:
+            return PUB | SUB if self.admin else DENY
+        if not strict:
+            return self.default_topic
+        if is_mixed(resource):
+            return DENY
+        if resource.startswith(DEAD_PREFIX):  # the dead letters of a group are for who may consume in it
+            of_group = self._given(retry_topic(resource.removeprefix(DEAD_PREFIX)), strict)
+            return self.default_topic if _has(SUB, of_group) else DENY
+        return self.default_topic
 
 
 def _has(needed: int, owned: int) -> bool:
@@ -120,11 +139,11 @@ class AclRules:
         return account
 
     def may(self, access_key: str, need: Need) -> bool:
-        """Whether the account may do what a request leads to. Without ``strict`` only the request itself is checked."""
+        """Whether the account may do what a request leads to. Without ``strict`` nobody asks."""
         account = self.accounts.get(access_key)
         if account is None:
             return False
-        return not self.strict or account.may_do_all or need == FREE_FOR_ALL or account.problem(need) is None
+        return account.may_do_all or need == FREE_FOR_ALL or account.problem(need) is None
 
     def share_a_topic(self, sending: str, reading: str) -> bool:
         """Whether there can be a topic to which the one account may send, and which the other may read."""
@@ -133,7 +152,7 @@ class AclRules:
         if known is None:
             if len(self._shared) >= MAX_KEPT_PAIRS:
                 self._shared.clear()
-            known = self._shared[pair] = not self.strict or self._share(*map(self.accounts.get, pair))
+            known = self._shared[pair] = self._share(*map(self.accounts.get, pair))
         return known
 
     @staticmethod
@@ -163,7 +182,7 @@ class AclRules:
         for need in needs.resources:
             if need == FREE_FOR_ALL:
                 continue
-            problem = account.problem(need)
+            problem = account.problem(need, self.strict)
             if problem is not None:
                 raise Refused(problem)
 
@@ -229,7 +248,7 @@ def permission_of(text: Any) -> int:
 
 
 def _permissions(content: Mapping[str, Any]) -> Mapping[str, int] | None:
-    """By topic, and by the retry topic of a group. A later entry for the same name counts. Raises ValueError."""
+    """By topic, and by the retry topic of a group. Raises ValueError, also if a name has two permissions."""
     found: dict[str, int] = {}
     as_topic: Callable[[str], str] = str
     as_group: Callable[[str], str] = retry_topic
@@ -239,7 +258,9 @@ def _permissions(content: Mapping[str, Any]) -> Mapping[str, int] | None:
             name, separator, text = str(entry).partition("=")
             if not separator or not name.strip() or "=" in text:
                 raise ValueError(f"{key}: {shown(str(entry))!r} is not NAME=PERMISSION")
-            found[resource(name.strip())] = permission_of(text)
+            permission = permission_of(text)
+            if found.setdefault(resource(name.strip()), permission) != permission:
+                raise ValueError(f"{key}: {shown(name.strip())} is there twice, with different permissions")
     if len(found) > MAX_PERMISSIONS:
         raise ValueError(f"more than {MAX_PERMISSIONS} permissions")
     return MappingProxyType(found) if found else None

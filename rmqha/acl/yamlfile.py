@@ -14,7 +14,9 @@ class AclFileError(ValueError):
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """PyYAML's safe loader. It also refuses aliases, which can make a small file large, and great depth."""
+    """PyYAML's safe loader. It also refuses aliases, which can make a small file large, great depth, and a key that is
+    there twice: the last one would silently count.
+    """
 
     _depth = 0
 
@@ -28,6 +30,16 @@ class _PlainLoader(yaml.SafeLoader):
             return super().compose_node(parent, index)
         finally:
             self._depth -= 1
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"{key.value!r} in line {line} is there twice in one mapping; keep one of them")
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def parse_yaml(data: bytes, path: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from rmqha.endpoints import SigningEndpoint, make_endpoint, split_addresses
 from rmqha.events import Event
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor, RemotingError, RemotingProtocol
-from rmqha.store.metadata import TopicConfigTable
+from rmqha.store.metadata import TopicConfig, TopicConfigTable
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import ClientTLS
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -302,16 +302,23 @@ class NameServers:
 
 
 class OneBroker:
-    """Routes that lead to one broker, which lists its topics."""
+    """Routes that lead to one broker, which is asked for each topic. One of 4.9 only lists all its topics."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     async def find_route(self, client: MQClient, topic: str) -> TopicRoute | None:
         """Raises MQClientError, MQBrokerError."""
-        answer = await client.call(self._address, RequestCode.GET_ALL_TOPIC_CONFIG)
-        config = _content(answer, TopicConfigTable.from_json).topic_config_table.get(topic)
-        return None if config is None else TopicRoute.of_broker(self._address, config)
+        answer = await client.ask(self._address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            listed = await client.call(self._address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            config = _content(listed, TopicConfigTable.from_json).topic_config_table.get(topic)
+            return None if config is None else TopicRoute.of_broker(self._address, config)
+        if answer.code != ResponseCode.SUCCESS:
+            raise MQBrokerError.of(answer)
+        return TopicRoute.of_broker(self._address, _content(answer, partial(TopicConfig.from_json, topic_name=topic)))
 
 
 def _content(answer: RemotingCommand, parse: Callable[[Any], Content]) -> Content:

@@ -11,9 +11,9 @@ from rmqha.acl.admin import AclAdminProcessor, BrokerNames
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.wire.command import OUR_VERSION, RemotingCommand
-from tests.acl.test_gate import APP, LATER, GateTestCase
+from tests.acl.test_gate import APP, ECHOES, LATER, GateTestCase
 from tests.ha.doubles import LineTransport, log_lines
-from tests.remoting.test_protocol import PROCESSORS, frame
+from tests.remoting.test_protocol import frame
 
 BOSS = Credentials("administrator", "admin-secret")
 FILE = """\
@@ -41,7 +41,7 @@ class AdminTests(GateTestCase):
         names = BrokerNames("10.0.0.1:10911", "broker-a", "DefaultCluster")
         admin = AclAdminProcessor(self.gate, execute, lambda: names).processors()
         line = LineTransport(self.clock)
-        line.attach(RemotingProtocol(self.gate.guard({**PROCESSORS, **admin}), self.clock))
+        line.attach(RemotingProtocol(self.gate.guard({**ECHOES, **admin}), self.clock))
         self.lines.append(line)
         return line
 

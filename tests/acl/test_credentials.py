@@ -37,6 +37,7 @@ class FileTests(SynchronousTestCase):
             "accessKey: short\nsecretKey: my-secret": "accessKey has fewer than 7 characters",
             "accessKey: [rocketmq2]\nsecretKey: my-secret": "accessKey is not a text",
             "my-secret": "not a mapping",
+            "accessKey: rocketmq2\nsecretKey: my-secret\naccessKey: rocketmq3": "'accessKey' in line 3 is there twice",
             "accessKey: rocketmq2\nsecretKey: 'my-secret": "not YAML in line",
             "a: &a my-secret\nb: *a": "alias",
             "a: !!python/object/apply:os.system [my-secret]": "not YAML",

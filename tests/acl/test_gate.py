@@ -15,7 +15,7 @@ from rmqha.acl.gate import EXCEPTION, RELOAD_SECONDS, AclGate
 from rmqha.acl.patience import FREE_TRIES, MAX_WAIT_SECONDS, REFUSALS_PER_SECOND
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.acl.yamlfile import AclFileError
-from rmqha.remoting.protocol import Answer, Answers, RemotingProtocol, Together
+from rmqha.remoting.protocol import Answer, Answers, Processor, RemotingProtocol, Together
 from rmqha.remoting.rights import Rights
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode
 from tests.ha.doubles import LineTransport, log_lines
@@ -28,6 +28,7 @@ GUESS = Credentials(APP.access_key, "a-guess")
 TURN = 1 / REFUSALS_PER_SECOND + 1e-6
 MUST_BE_ADMIN = RequestCode.UPDATE_BROKER_CONFIG
 FREE_CODE = RequestCode.UNREGISTER_CLIENT
+ECHOES: dict[int, Processor] = dict.fromkeys((MUST_BE_ADMIN, FREE_CODE), PROCESSORS[ECHO])
 
 
 def file_of(*accounts: Credentials) -> str:
@@ -56,9 +57,7 @@ class GateTestCase(SynchronousTestCase):
 
     def connect_from(self, host: str) -> LineTransport:
         """A new connection from this host."""
-        protocol = RemotingProtocol(
-            self.gate.guard({**PROCESSORS, **dict.fromkeys((MUST_BE_ADMIN, FREE_CODE), PROCESSORS[ECHO])}), self.clock
-        )
+        protocol = RemotingProtocol(self.gate.guard(ECHOES), self.clock)
         line = LineTransport(self.clock)
         line.peerAddr = IPv4Address("TCP", host, 1)
         line.attach(protocol)
@@ -75,7 +74,7 @@ class GateTestCase(SynchronousTestCase):
     def send(self, keys: Credentials | None, count: int = 1) -> None:
         """Send requests, signed with these keys."""
         fields = {} if keys is None else Signer(keys)({}, b"", OUR_VERSION)
-        self.line.deliver(frame(RemotingCommand(ECHO, 1, ext_fields=fields)) * count)
+        self.line.deliver(frame(RemotingCommand(FREE_CODE, 1, ext_fields=fields)) * count)
 
     def answers(self) -> list[RemotingCommand]:
         """The answers since the last call."""
@@ -268,6 +267,19 @@ class ReloadTests(GateTestCase):
         self.assertIsNone(self.ask(Credentials(APP.access_key, "other-one")))
         self.assertIn("again in", self.gate.warnings[0])
 
+    def test_a_key_that_is_there_twice_changes_nothing(self) -> None:
+        """An empty list at the end of the file would lock everybody out, an account's second ``admin`` let it in."""
+        for text in (
+            f"{file_of(APP)}accounts: []\n",
+            f"{file_of(APP)}  admin: false\n  admin: true\n",
+            f"globalWhiteRemoteAddresses: []\n{file_of(APP)}globalWhiteRemoteAddresses: ['*']\n",
+        ):
+            self.plain.write_text(text)
+            self.later()
+            self.assertIsNone(self.ask(APP))
+            self.assertIn("is there twice in one mapping", self.gate.warnings[0])
+            self.assertIn("plain_acl.yml", self.gate.warnings[0])
+
     def test_the_keys_of_tools_are_no_accounts(self) -> None:
         (self.folder / "acl" / "tools.yml").write_text("accessKey: rocketmq-app\n")
         self.later()
@@ -317,6 +329,12 @@ class RightsTests(GateTestCase):
         self.write(self.account(APP, "TPub=PUB"), white="192.0.2.1")
         rights = self.ask_free()
         self.assertEqual((rights.account, rights.may_send_to("T"), rights.may_read("T")), (None, True, True))
+
+    def test_without_strict_only_requests_are_checked_as_in_java(self) -> None:
+        self.gate.files.strict = False
+        self.write(self.account(APP, "TPub=PUB"))
+        rights = self.ask_free()
+        self.assertEqual((rights.account, rights.may_read("T")), (None, True))
 
     def test_a_refused_request_changes_no_rights(self) -> None:
         self.write(self.account(APP, "TPub=PUB"), self.account(LATER, "T=PUB"))

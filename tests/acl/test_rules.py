@@ -1,12 +1,13 @@
 """Which requests an account may send, in Java's words, and the holes of RocketMQ 4.9 that aclStrict closes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.acl import usual
+from rmqha.acl.needs import SUB, WHOLE_BROKER_CODES, Need
 from rmqha.acl.rules import MAX_ACCOUNTS, AclRules, Refused, parse_rules
 from rmqha.acl.signing import SIGNATURE, Credentials, Signer
 from rmqha.wire.command import RemotingCommand, RequestCode
@@ -25,6 +26,9 @@ CONTENT: dict[str, Any] = {
     "accounts": [ACCOUNT, {"accessKey": BOSS.access_key, "secretKey": BOSS.secret_key, "admin": True}],
 }
 READ_FREELY = (21, 26, 28, 43, 45, 201)
+"""Java serves these to any account."""
+SERVED_WITHOUT_RIGHTS = {RequestCode.UNREGISTER_CLIENT, RequestCode.PROMISE_TO_FOLLOW}
+"""A client that goes, and a promise to a leader that shows its session."""
 
 
 def rules_of(content: Mapping[str, Any], strict: bool = True) -> AclRules:
@@ -195,9 +199,10 @@ class JavasChecksTests(RulesTestCase):
             self.assertLessEqual(len(everybody.usual.topics), 3)
             self.assertLess(max(map(len, everybody.usual.topics)), 10)
 
-    def test_what_slaves_ask_for_needs_any_account(self) -> None:
+    def test_what_slaves_ask_for_needs_an_account(self) -> None:
         for code in READ_FREELY:
-            self.assertIsNone(self.app(code))
+            self.assertEqual(self.app(code) is None, not self.strict)
+            self.assertIsNone(self.boss(code))
             self.assertEqual(verdict(self.rules, RemotingCommand(code)), "No accessKey is configured")
 
 
@@ -207,12 +212,20 @@ class JavasChecksWithoutStrictTests(JavasChecksTests):
     strict = False
 
 
-HOLES = {
+HOLES: dict[int, dict[str, str]] = {
     320: {"b": "TDeny"},
     324: {"topic": "TDeny"},
     325: {"b": "TSub"},
     361: {"topic": "TDeny", "consumerGroup": "GSub"},
     14: {"topic": "TSub", "consumerGroup": "GDeny"},
+    202: {"topic": "TDeny"},
+    203: {"consumerGroup": "GDeny"},
+    208: {"consumerGroup": "GSub", "topic": "TDeny"},
+    303: {"topic": "TDeny", "group": "GSub"},
+    307: {"consumerGroup": "GSub", "clientId": "c"},
+    321: {"topic": "TSub", "consumerGroup": "GDeny"},
+    351: {"topic": "TDeny"},
+    352: {"group": "GDeny"},
     29: {"topic": "TDeny"},
     30: {"topic": "TDeny"},
     31: {"topic": "TDeny"},
@@ -223,6 +236,7 @@ HOLES = {
     314: {},
     329: {},
     99_999: {},
+    **{code: {} for code in WHOLE_BROKER_CODES},
 }
 
 
@@ -233,9 +247,14 @@ class HolesTests(RulesTestCase):
         for code, fields in HOLES.items():
             self.assertIsNotNone(self.app(code, fields), code)
             self.assertIsNone(self.boss(code, fields), code)
-        for code in (41, 42):
-            self.assertIsNotNone(self.app(code, body=b'{"consumerGroup":"GDeny"}'))
-            self.assertIsNone(self.app(code, body=b'{"consumerGroup":"GSub"}'))
+        for code, body in (
+            (41, b'{"consumerGroup":"%s"}'),
+            (42, b'{"consumerGroup":"%s"}'),
+            (46, b'{"group":"%s","subscriptionData":{"topic":"TSub"}}'),
+        ):
+            self.assertIsNotNone(self.app(code, body=body % b"GDeny"))
+            self.assertIsNone(self.app(code, body=body % b"GSub"))
+        self.assertIsNotNone(self.app(46, body=b'{"group":"GSub","subscriptionData":{"topic":"TDeny"}}'))
 
     def test_without_strict_they_are_open(self) -> None:
         rules = rules_of(CONTENT, strict=False)
@@ -252,9 +271,21 @@ class HolesTests(RulesTestCase):
             29: {"topic": "TSub"},
             30: {"topic": "TPub"},
             31: {"topic": "TSub"},
+            202: {"topic": "TPub"},
+            203: {"consumerGroup": "GSub"},
+            208: {"consumerGroup": "GSub"},
+            303: {"topic": "TSub", "group": "GSub"},
+            321: {"topic": "TSub", "consumerGroup": "GSub"},
+            351: {"topic": "TPub"},
+            352: {"group": "GSub"},
             37: {"producerGroup": "P"},
         }.items():
             self.assertIsNone(self.app(code, fields), code)
+
+    def test_who_may_send_knows_the_template_of_new_topics(self) -> None:
+        rules = rules_of({"accounts": [{**ACCOUNT, "topicPerms": ["TSub=SUB"]}]})
+        self.assertIsNone(self.app(351, {"topic": "TBW102"}))
+        self.assertIsNotNone(verdict(rules, signed(APP, 351, {"topic": "TBW102"})))
 
     def test_who_may_not_send_ends_no_transaction(self) -> None:
         rules = rules_of({"accounts": [{**ACCOUNT, "topicPerms": ["TSub=SUB"]}]})
@@ -276,6 +307,88 @@ class HolesTests(RulesTestCase):
         self.assertEqual(verdict(self.rules, request), "No default permission for group:GDeny")
 
 
+class WholeBrokerTests(SynchronousTestCase):
+    """What is of all accounts: only who is named gets it."""
+
+    def verdicts(self, account: Mapping[str, Any], codes: Iterable[int], strict: bool = True) -> dict[int, str | None]:
+        """By code, of an account with only these lines."""
+        keys = {"accessKey": APP.access_key, "secretKey": APP.secret_key}
+        rules = rules_of({"accounts": [{**keys, **account}]}, strict)
+        return {code: verdict(rules, signed(APP, code, {})) for code in codes}
+
+    def test_an_account_without_rights_learns_nothing_but_that_it_has_none(self) -> None:
+        verdicts = self.verdicts({}, set(RequestCode))
+        self.assertEqual({code for code, refusal in verdicts.items() if refusal is None}, SERVED_WITHOUT_RIGHTS)
+
+    def test_an_entry_gives_what_slaves_and_tools_read_and_nothing_else(self) -> None:
+        verdicts = self.verdicts({"topicPerms": ["%BROKER%=SUB"]}, set(RequestCode))
+        served = {code for code, refusal in verdicts.items() if refusal is None}
+        self.assertEqual(served - SERVED_WITHOUT_RIGHTS, set(WHOLE_BROKER_CODES))
+
+    def test_no_default_gives_it(self) -> None:
+        both = {"defaultTopicPerm": "PUB|SUB", "defaultGroupPerm": "SUB"}
+        for refusal in self.verdicts(both, WHOLE_BROKER_CODES).values():
+            self.assertIn("topicPerms needs %BROKER%=SUB", str(refusal))
+        self.assertEqual(set(self.verdicts(both, READ_FREELY, strict=False).values()), {None})
+
+    def test_an_administrator_with_lists_has_it(self) -> None:
+        found = self.verdicts({"admin": True, "topicPerms": ["T=PUB"]}, WHOLE_BROKER_CODES)
+        self.assertEqual(set(found.values()), {None})
+
+
+class MixedTopicTests(SynchronousTestCase):
+    """Topics with messages of all accounts: an entry of their name gives them, a default does not."""
+
+    NAMES = (
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "RMQ_SYS_TRACE_TOPIC",
+        "rmq_sys_wheel_timer",
+        "rmq_sys_REVIVE_LOG_DefaultCluster",
+        "%DLQ%Other",
+    )
+    READS: Mapping[int, Mapping[str, str]] = {
+        RequestCode.PULL_MESSAGE: {"consumerGroup": "G"},
+        RequestCode.LITE_PULL_MESSAGE: {"consumerGroup": "G"},
+        RequestCode.QUERY_MESSAGE: {},
+        RequestCode.QUERY_CONSUME_QUEUE: {},
+        RequestCode.QUERY_CONSUMER_OFFSET: {"consumerGroup": "G"},
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: {},
+        RequestCode.GET_MAX_OFFSET: {},
+        RequestCode.GET_TOPIC_STATS_INFO: {},
+    }
+
+    def rules(self, *perms: str, strict: bool = True) -> AclRules:
+        """An account that may read every topic by default, but for one, and consume in group G."""
+        lines = {"defaultTopicPerm": "PUB|SUB", "topicPerms": ["Other=DENY", *perms], "groupPerms": ["G=SUB"]}
+        keys = {"accessKey": APP.access_key, "secretKey": APP.secret_key}
+        return rules_of({"accounts": [{**keys, **lines}]}, strict)
+
+    def heartbeat(self, topic: str) -> RemotingCommand:
+        """Of a consumer that subscribes to a topic."""
+        consumer = {"groupName": "G", "subscriptionDataSet": [{"topic": topic}]}
+        return signed(APP, RequestCode.HEART_BEAT, {}, orjson.dumps({"consumerDataSet": [consumer]}))
+
+    def test_a_default_does_not_give_them(self) -> None:
+        for topic in self.NAMES:
+            for code, more in self.READS.items():
+                request = signed(APP, code, {"topic": topic, **more})
+                self.assertEqual(verdict(self.rules(), request), f"No default permission for topic:{topic}", code)
+                self.assertIsNone(verdict(self.rules(f"{topic}=SUB"), request))
+                self.assertIsNone(verdict(self.rules(strict=False), request), "as Java")
+            self.assertIsNotNone(verdict(self.rules(), self.heartbeat(topic)))
+            self.assertIsNone(verdict(self.rules(f"{topic}=SUB"), self.heartbeat(topic)))
+            self.assertFalse(self.rules().may(APP.access_key, Need(topic, SUB)))
+
+    def test_other_topics_are_as_before(self) -> None:
+        for topic in ("T", "%DLQ%G", "%RETRY%G", "BenchmarkTest"):
+            request = signed(APP, RequestCode.PULL_MESSAGE, {"topic": topic, "consumerGroup": "G"})
+            self.assertIsNone(verdict(self.rules(), request), topic)
+
+
 class ParsingTests(SynchronousTestCase):
     """Wrong content is refused in words that show no secret."""
 
@@ -290,6 +403,8 @@ class ParsingTests(SynchronousTestCase):
             ({"accounts": [ACCOUNT, {**ACCOUNT, "whiteRemoteAddress": "x"}]}, "account 2: 'x' is not an address"),
             ({"accounts": [{**ACCOUNT, "topicPerms": ["T"]}]}, "topicPerms: 'T' is not NAME=PERMISSION"),
             ({"accounts": [{**ACCOUNT, "groupPerms": {"G": "SUB"}}]}, "groupPerms is not a list"),
+            ({"accounts": [{**ACCOUNT, "topicPerms": ["T=DENY", " T =PUB"]}]}, "topicPerms: T is there twice"),
+            ({"accounts": [{**ACCOUNT, "groupPerms": ["G=DENY", "%RETRY%G=SUB"]}]}, "is there twice"),
             ({"accounts": [ACCOUNT] * (MAX_ACCOUNTS + 1)}, "more than"),
         ):
             error = self.assertRaises(ValueError, parse_rules, content)

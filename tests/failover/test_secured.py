@@ -39,6 +39,7 @@ ACCOUNTS = """
 accounts:
 - accessKey: the-node
   secretKey: secret-of-the-node
+  topicPerms: ["%BROKER%=SUB"]
 - accessKey: the-application
   secretKey: secret-of-the-application
   defaultTopicPerm: PUB|SUB

@@ -348,7 +348,7 @@ class PullMessageProcessor:
             if pull.queue_offset >= end and left:
                 await self._held_pulls.hold(connection, queue, pull.queue_offset, None, left, size)
             await connection.turns.next()
-            group, wanted = self._check(pull, connection, parsed=parsed)
+            group, wanted = self._check_again(pull, connection, parsed)
             answer = self._read(pull, group, wanted)
             is_unwanted = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
             following = int(answer.ext_fields["nextBeginOffset"])
@@ -375,7 +375,7 @@ class PullMessageProcessor:
         woken = self._held_pulls.hold(
             connection, queue, pull.queue_offset, wanted, seconds, BYTES_OF_A_CHARACTER * len(pull.subscription)
         )
-        return woken.addCallback(lambda _: self._read(pull, *self._check(pull, connection)))
+        return woken.addCallback(lambda _: self._read(pull, *self._check_again(pull, connection)))
 
     def _check(
         self, pull: PullRequest, connection: RemotingProtocol, parsed: SqlFilter | str | None = None
@@ -409,6 +409,14 @@ class PullMessageProcessor:
         if parsed is None:  # its subscription has become one by SQL92 meanwhile
             raise RequestRefused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's expression has changed")
         return group, None
+
+    def _check_again(
+        self, pull: PullRequest, connection: RemotingProtocol, parsed: SqlFilter | str | None = None
+    ) -> tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]:
+        """As above, of a pull that was held: its account may have lost its permissions meanwhile."""
+        if not (connection.rights.may_read(pull.topic) and connection.rights.may_consume_in(pull.group)):
+            raise RequestRefused(ResponseCode.NO_PERMISSION, f"the account may no longer read topic {pull.topic}")
+        return self._check(pull, connection, parsed)
 
     def _check_queue(self, pull: PullRequest) -> None:
         topic = self._topics.get(pull.topic)

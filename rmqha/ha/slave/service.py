@@ -467,8 +467,9 @@ class HASlaveService(Service):
             )
             return
         self._acl_warning = (
-            f"the master's ACL refuses this slave: add {self._own_host()} to globalWhiteRemoteAddresses in the "
-            "master's conf/plain_acl.yml. Until then the log is copied, but its topics, groups and offsets are not"
+            f"the master's ACL refuses this slave: give it an account (docs/acl.md), or add {self._own_host()} to "
+            "globalWhiteRemoteAddresses in the master's conf/plain_acl.yml. Until then the log is copied, but its "
+            "topics, groups and offsets are not"
         )
         self._log.warn("{warning} ({error})", event=Event.MASTER_ACL_REFUSES, warning=self._acl_warning, error=reason)
 

@@ -28,6 +28,7 @@ from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Record, encode_record
 from rmqha.wire.subscription import SubscriptionData
 from tests import examples
+from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, any_header, bodies_in
 from tests.ha.doubles import LineTransport, log_lines
 
@@ -467,6 +468,18 @@ class HoldTests(PullTestCase):
         self.assertEqual(self.peer.answers(), [])
         records = self.put(b"2", queue_id=2)
         self.assert_found(self.answer(), records, 1, 1)
+
+    def test_an_account_that_lost_its_permission_meanwhile_gets_no_message(self) -> None:
+        for reads, code in (
+            ({"T", "%RETRY%G"}, ResponseCode.SUCCESS),
+            ({"T"}, ResponseCode.NO_PERMISSION),
+            ({"%RETRY%G"}, ResponseCode.NO_PERMISSION),
+        ):
+            self.hold(queueOffset=self.store.reader.max_offset("T", 0))
+            self.peer.protocol.rights = Granted(reads=reads)
+            self.put(b"secret")
+            answer = self.answer()
+            self.assertEqual((answer.code, b"secret" in answer.body), (code, code is ResponseCode.SUCCESS))
 
     def test_a_message_is_there_within_milliseconds(self) -> None:
         self.hold()

@@ -24,6 +24,10 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -38,6 +42,8 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
  * put NAMESRV ACCESS SECRET TOPIC COUNT          sends; prints {sent, error}
  * pull NAMESRV ACCESS SECRET TOPIC GROUP         pulls all queues from their start; prints {bodies, error}
  * push NAMESRV ACCESS SECRET TOPIC GROUP COUNT   a push consumer: prints {bodies} once it has got COUNT messages
+ * work NAMESRV ACCESS SECRET TOPIC GROUP         a message that comes back once, a transaction that is committed when the
+ *                                                broker asks, a request and its reply: prints {bodies, reply}
  * </pre>
  */
 final class Acl {
@@ -61,6 +67,9 @@ final class Acl {
                 break;
             case "push":
                 answer = push(args[1], hook(args[2], args[3]), args[4], args[5], Integer.parseInt(args[6]));
+                break;
+            case "work":
+                answer = work(args[1], hook(args[2], args[3]), args[4], args[5]);
                 break;
             default:
                 throw new IllegalArgumentException(args[0]);
@@ -160,6 +169,67 @@ final class Acl {
         left.await();
         Map<String, Object> answer = new LinkedHashMap<>();
         answer.put("bodies", bodies);
+        return answer;
+    }
+
+    private static Map<String, Object> work(String nameServer, AclClientRPCHook hook, String topic, String group)
+        throws Exception {
+        System.setProperty("rocketmq.client.rebalance.waitInterval", "500");
+        TransactionMQProducer producer = new TransactionMQProducer("PG_ACL_WORK", hook);
+        producer.setNamesrvAddr(nameServer);
+        producer.setSendMsgTimeout(TIMEOUT_MS);
+        producer.setHeartbeatBrokerInterval(500);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.UNKNOW;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        producer.start();
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(group, hook, new AllocateMessageQueueAveragely());
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setPollNameServerInterval(500);
+        consumer.setHeartbeatBrokerInterval(500);
+        consumer.subscribe(topic, "*");
+        List<String> bodies = Collections.synchronizedList(new ArrayList<>());
+        CountDownLatch left = new CountDownLatch(2);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            MessageExt message = messages.get(0);
+            String body = new String(message.getBody());
+            if (body.equals("question")) {
+                try {
+                    producer.send(MessageUtil.createReplyMessage(message, "reply".getBytes()));
+                } catch (Exception error) {
+                    bodies.add(error.toString());
+                }
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            }
+            if (body.startsWith("body")) {
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            }
+            if (message.getReconsumeTimes() == 0) {
+                context.setDelayLevelWhenNextConsume(1);
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            bodies.add(body + " " + message.getReconsumeTimes());
+            left.countDown();
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        producer.send(new Message(topic, "ordinary".getBytes()));
+        producer.sendMessageInTransaction(new Message(topic, "transaction".getBytes()), null);
+        Message reply = producer.request(new Message(topic, "question".getBytes()), TIMEOUT_MS);
+        left.await();
+        Map<String, Object> answer = new LinkedHashMap<>();
+        answer.put("bodies", bodies);
+        answer.put("reply", new String(reply.getBody()));
         return answer;
     }
 }
