@@ -72,10 +72,11 @@ from rmqha.client.errors import (
     TooManyWaiting,
     TopicMissing,
     TopicNotFound,
+    Unreachable,
 )
 from rmqha.client.instance import MQClient
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus
-from rmqha.client.producer import Producer, SendLimits, by_key
+from rmqha.client.producer import Producer, Retries, SendLimits, by_key
 from rmqha.client.pull import PullConsumer, PullResult, PullStatus
 from rmqha.client.pushconsumer import PushConsumer
 from rmqha.client.received import ReceivedMessage
@@ -113,6 +114,7 @@ __all__ = [
     "PullStatus",
     "PushConsumer",
     "ReceivedMessage",
+    "Retries",
     "RetryLater",
     "SendLimits",
     "SendResult",
@@ -125,6 +127,7 @@ __all__ = [
     "TransactionOutcome",
     "TransactionProducer",
     "TransactionResult",
+    "Unreachable",
     "by_key",
     "read_credentials",
 ]

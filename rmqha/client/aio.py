@@ -28,7 +28,7 @@ from rmqha.client.errors import ClientStopped
 from rmqha.client.instance import MQClient
 from rmqha.client.loops import reactor_of_loop
 from rmqha.client.message import Message, MessageQueue, SendResult
-from rmqha.client.producer import RETRY_TIMES_WHEN_SEND_FAILED, SEND_TIMEOUT_SECONDS, Select
+from rmqha.client.producer import DEFAULT_RETRIES, SEND_TIMEOUT_SECONDS, Retries, Select
 from rmqha.client.producer import Producer as DeferredProducer
 from rmqha.client.pull import MAX_MESSAGES, PullConsumer, PullResult
 from rmqha.client.pushconsumer import GRACE_SECONDS
@@ -138,10 +138,12 @@ class Client:
         self,
         group: str,
         timeout: float = SEND_TIMEOUT_SECONDS,
-        retry_times: int = RETRY_TIMES_WHEN_SEND_FAILED,
+        retries: Retries = DEFAULT_RETRIES,
     ) -> "Producer":
-        """Make a producer. It tries other brokers if a send fails, ``retry_times`` times, for ``timeout`` seconds."""
-        return Producer(DeferredProducer(self.instance, group, timeout, retry_times))
+        """Make a producer. Brokers may take ``timeout`` seconds for their answers; ``retries`` says what it does if
+        they fail.
+        """
+        return Producer(DeferredProducer(self.instance, group, timeout, retries))
 
     def transaction_producer(self, group: str, check: Check) -> "TransactionProducer":
         """Make a producer of transactions. Use it with ``async with``."""

@@ -4,10 +4,11 @@
 
     ClientError
     ├── MQClientError            no broker has done it; it may help to try again later
-    │   ├── NoAnswer             a server cannot be reached, or does not answer in time
+    │   ├── NoAnswer             a server does not answer in time, or cannot be reached
+    │   │   └── Unreachable      no connection was made: nothing was sent
     │   ├── InvalidAnswer        an answer cannot be read
     │   ├── TopicNotFound        no server that was asked knows the topic
-    │   ├── NoMaster             no master is there for the topic or the queue
+    │   ├── NoMaster             nobody leads the topic or the queue now
     │   ├── TooManyWaiting       too many sends of this producer wait for their answers
     │   └── ClientStopped        the client, producer or consumer is stopped
     └── MQBrokerError            a broker or a name server refuses it: ``code`` and its remark
@@ -37,16 +38,22 @@ class NoAnswer(MQClientError):
     """A server cannot be reached, or does not answer in time. It may have done what was requested."""
 
 
+class Unreachable(NoAnswer):
+    """A server cannot be connected to: nothing was sent to it."""
+
+
 class InvalidAnswer(MQClientError):
     """An answer cannot be read."""
 
 
 class TopicNotFound(MQClientError):
-    """No server that was asked knows the topic."""
+    """No server that was asked knows the topic, though there is a master."""
 
 
 class NoMaster(MQClientError):
-    """No master is there for the topic or the queue: only slaves, or nobody."""
+    """Nobody leads the topic or the queue now: there are only slaves, or nobody is there, or who is there does not
+    lead any more. A failover may end it.
+    """
 
 
 class TooManyWaiting(MQClientError):

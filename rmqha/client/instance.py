@@ -2,7 +2,8 @@
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 from uuid import uuid4
@@ -13,9 +14,19 @@ from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from rmqha.acl.signing import Credentials, Signer
-from rmqha.client.errors import ClientStopped, InvalidAnswer, MQBrokerError, MQClientError, NoAnswer
+from rmqha.client.errors import (
+    ClientStopped,
+    InvalidAnswer,
+    MQBrokerError,
+    MQClientError,
+    NoAnswer,
+    NoMaster,
+    TopicNotFound,
+    Unreachable,
+)
 from rmqha.client.membership import Membership
 from rmqha.client.route import MASTER_ID, TopicRoute
 from rmqha.connecting import reason_of
@@ -26,8 +37,10 @@ from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor, RemotingErr
 from rmqha.store.metadata import TopicConfig, TopicConfigTable
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import ClientTLS
+from rmqha.wire.brokerinfo import read_brokers
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
+from rmqha.wire.topics import AUTO_CREATE_TOPIC_KEY_TOPIC
 
 POLL_NAME_SERVER_SECONDS = 30.0
 """How long a route is used before it is asked for again."""
@@ -44,8 +57,10 @@ MAX_ROUTES = 1000
 Content = TypeVar("Content")
 
 
-FindRoute = Callable[["MQClient", str], Awaitable[TopicRoute | None]]
+FindRoute = Callable[["MQClient", str], Coroutine[Any, Any, TopicRoute | None]]
 """Finds a topic's route; None for an unknown topic."""
+HasMaster = Callable[["MQClient"], Awaitable[bool]]
+"""Whether any broker has a master now."""
 
 
 def make_client_id() -> str:
@@ -69,20 +84,31 @@ class MQClient:
     _log = Logger()
 
     def __init__(
-        self, find_route: FindRoute, make_way: Callable[[str], IStreamClientEndpoint], clock: IReactorTime
+        self,
+        find_route: FindRoute,
+        make_way: Callable[[str], IStreamClientEndpoint],
+        clock: IReactorTime,
+        has_master: HasMaster | None = None,
     ) -> None:
-        """``make_way`` returns the endpoint of an address, and raises ValueError if the address is invalid."""
+        """``make_way`` returns the endpoint of an address, and raises ValueError if the address is invalid.
+
+        ``has_master`` is asked about topics that nobody knows; without it there is a master if somebody answers.
+        """
         self.clock = clock
         self.client_id = make_client_id()
         self.processors: dict[int, Processor] = {}
         """What answers the requests of brokers, by request code."""
         self.is_stopped = False
         self._find_route = find_route
+        self._has_master = has_master
         self._make_way = make_way
         self._connections: dict[str, RemotingClient] = {}
         self._used_at: dict[str, float] = {}
         self._rest_until: dict[str, float] = {}
         self._routes: dict[str, tuple[float, TopicRoute]] = {}
+        self._waiting_for_route: dict[str, list[Deferred[TopicRoute | None]]] = {}
+        self._seen_topics: dict[str, float] = {}
+        """Topics that had a route, and until when it is believed that they have none now: many sends may wait."""
         self.membership = Membership(self)
         """The groups of this client, which brokers learn from its heartbeats."""
 
@@ -110,7 +136,8 @@ class MQClient:
             over_tls = secure and address not in name_servers
             return _signing(make_endpoint(reactor, f"tls:{address}" if over_tls else address, tls), credentials)
 
-        return cls(NameServers(list(name_servers)).find_route, make_way, reactor)
+        servers = NameServers(list(name_servers))
+        return cls(servers.find_route, make_way, reactor, servers.has_master)
 
     @classmethod
     def of_broker(
@@ -211,7 +238,8 @@ class MQClient:
         if self.is_stopped:
             return ClientStopped("the client is stopped")
         self._rest_until[address] = self.clock.seconds() + REST_SECONDS
-        return NoAnswer(f"{address} does not answer: {reason_of(error)}")
+        kind = Unreachable if isinstance(error, (ConnectError, DNSLookupError)) else NoAnswer
+        return kind(f"{address} does not answer: {reason_of(error)}")
 
     def is_resting(self, address: str) -> bool:
         """Whether the address has failed recently."""
@@ -225,8 +253,10 @@ class MQClient:
         until, known = self._routes.get(topic, (0.0, None))
         if known is not None and until > self.clock.seconds():
             return known
+        if self._seen_topics.get(topic, 0.0) > self.clock.seconds():
+            return None
         try:
-            found = await self._find_route(self, topic)
+            found = await self._fetch_route(topic)
         except NoAnswer as error:
             if known is None:
                 raise
@@ -237,9 +267,40 @@ class MQClient:
         self._routes.pop(topic, None)
         if found is not None:
             self._routes[topic] = self.clock.seconds() + seconds_of(found), found
-            if len(self._routes) > MAX_ROUTES:
-                del self._routes[next(iter(self._routes))]
+            self._seen_topics.pop(topic, None)
+            self._seen_topics[topic] = 0.0
+            for kept in (self._routes, self._seen_topics):
+                if len(kept) > MAX_ROUTES:
+                    del kept[next(iter(kept))]
+        elif topic in self._seen_topics or topic == AUTO_CREATE_TOPIC_KEY_TOPIC:
+            self._seen_topics[topic] = self.clock.seconds() + DOUBTED_ROUTE_SECONDS
         return found
+
+    def _fetch_route(self, topic: str) -> Deferred[TopicRoute | None]:
+        """Ask for the route. Who asks meanwhile waits for the same answer: many sends may wait for a leader."""
+        is_asked = topic in self._waiting_for_route
+        one: Deferred[TopicRoute | None] = Deferred()
+        self._waiting_for_route.setdefault(topic, []).append(one)
+        if not is_asked:
+
+            def tell(result: TopicRoute | Failure | None) -> None:
+                for each in self._waiting_for_route.pop(topic):
+                    if not each.called:  # it was not cancelled
+                        each.callback(result)  # a Failure too: it fails each
+
+            Deferred.fromCoroutine(self._find_route(self, topic)).addBoth(tell)
+        return one
+
+    async def without_route(self, topic: str) -> NoMaster | TopicNotFound:
+        """Why no server knows the topic: nobody leads now if it was there before, or if no broker has a master.
+
+        Raises MQClientError.
+        """
+        if topic in self._seen_topics:
+            return NoMaster(f"topic {topic} has no broker now: nobody leads, or somebody has deleted it")
+        if self._has_master is not None and not await self._has_master(self):
+            return NoMaster(f"topic {topic} has no broker now: no master is registered")
+        return TopicNotFound(f"no broker carries topic {topic}")
 
     async def addresses_of(self, broker_name: str, topic: str) -> dict[int, str]:
         """The addresses of a broker by broker id, by the route of one of its topics.
@@ -299,6 +360,19 @@ class NameServers:
                 raise MQBrokerError.of(answer)
             return _content(answer, TopicRoute.from_json)
         raise failure
+
+    async def has_master(self, client: MQClient) -> bool:
+        """Whether a name server knows a master; also if that cannot be found out. Raises ClientStopped."""
+        for address in self._addresses:
+            try:
+                answer = await client.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            except NoAnswer:
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                with suppress(ValueError):
+                    brokers = read_brokers(loads_lenient(answer.body))
+                    return any(MASTER_ID in addresses for addresses in brokers.values())
+        return True
 
 
 class OneBroker:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from rmqha.client.errors import MQBrokerError, MQClientError, TopicNotFound
+from rmqha.client.errors import MQBrokerError, MQClientError
 from rmqha.client.instance import MQClient
 from rmqha.client.pull import read_records
 from rmqha.wire.brokerinfo import read_brokers
@@ -82,7 +82,7 @@ class Brokers:
         """The brokerNames that have a topic. Raises TopicNotFound, MQClientError, MQBrokerError."""
         route = await self.client.route(topic)
         if route is None:
-            raise TopicNotFound(f"no broker carries topic {topic}")
+            raise await self.client.without_route(topic)
         return [Place(name, addresses) for name, addresses in sorted(route.addresses.items()) if addresses]
 
     async def ask(self, place: Place, code: int, fields: Mapping[str, str]) -> RemotingCommand:
@@ -135,7 +135,7 @@ class Brokers:
 
         async def query(place: Place) -> list[Record]:
             answer = await self.ask(place, RequestCode.QUERY_MESSAGE, fields)
-            return [] if answer.code == ResponseCode.QUERY_NOT_FOUND else _records(answer)
+            return [] if answer.code == ResponseCode.QUERY_NOT_FOUND else records_of(answer)
 
         found = await self.from_each(await self.places_of(topic), query)
         wanted = [each for each in found if each.topic == topic and key in keys_of(each) and period.has(each)]
@@ -152,10 +152,10 @@ class Brokers:
         answer = await self.ask(place, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
         if answer.code != ResponseCode.SUCCESS:
             return []
-        return [record for record in _records(answer) if record.physical_offset == offset]
+        return [record for record in records_of(answer) if record.physical_offset == offset]
 
 
-def _records(answer: RemotingCommand) -> list[Record]:
+def records_of(answer: RemotingCommand) -> list[Record]:
     """The messages in an answer. Raises MQBrokerError, MQClientError."""
     if answer.code != ResponseCode.SUCCESS:
         raise MQBrokerError.of(answer)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from rmqha.client.errors import InvalidAnswer, MQBrokerError, MQClientError, TopicNotFound
+from rmqha.client.errors import InvalidAnswer, MQBrokerError, MQClientError
 from rmqha.client.instance import MQClient
 from rmqha.client.message import MessageQueue
 from rmqha.client.received import unwrapped
@@ -51,15 +51,15 @@ class PullConsumer:
         self._suggested: dict[MessageQueue, int] = {}
 
     def fetch_queues(self, topic: str) -> Deferred[list[MessageQueue]]:
-        """The queues of a topic, on all brokers. Fails with TopicNotFound if the topic is unknown, with
-        MQClientError if no server answers.
+        """The queues of a topic, on all brokers. Fails with TopicNotFound if the topic is unknown, with NoMaster if
+        nobody leads it, with MQClientError if no server answers.
         """
         return Deferred.fromCoroutine(self._fetch_queues(topic))
 
     async def _fetch_queues(self, topic: str) -> list[MessageQueue]:
         route = await self._client.route(topic)
         if route is None:
-            raise TopicNotFound(f"no broker carries topic {topic}")
+            raise await self._client.without_route(topic)
         return route.queues_to_read(topic)
 
     def pull(

@@ -195,6 +195,29 @@ class IsIn(Part):
         return None if found is None else (found in self.texts) is not self.is_not
 
 
+TEXT_TESTS: Mapping[str, Callable[[str, str], bool]] = {
+    "CONTAINS": lambda text, part: part in text,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+"""The words of RocketMQ 5 that test a text for another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HasText(Part):
+    """``x CONTAINS 'text'`` and the like, or with NOT. Both are false if x is no text, or if ``text`` is empty."""
+
+    is_boolean: ClassVar[bool] = True
+    part: Part
+    test: Callable[[str, str], bool]
+    text: str
+    is_not: bool
+
+    def value(self, properties: Properties) -> Value:
+        found = self.part.value(properties)
+        return bool(self.text) and isinstance(found, str) and self.test(found, self.text) is not self.is_not
+
+
 FITS: Mapping[str, Callable[[int], bool]] = {
     "<": lambda compared: compared < 0,
     "<=": lambda compared: compared <= 0,
@@ -297,6 +320,11 @@ def is_in(part: Part, texts: list[str], is_not: bool) -> Part:
     if not isinstance(part, Property):
         raise SqlError("only a property can be before IN")
     return IsIn(*_above(part), part.name, frozenset(texts), is_not)
+
+
+def has_text(part: Part, word: str, text: str, is_not: bool) -> Part:
+    """``part CONTAINS 'text'`` and the like; ``word`` is one of ``TEXT_TESTS``. Raises SqlError."""
+    return HasText(*_above(part), part, TEXT_TESTS[word], text, is_not)
 
 
 @dataclass(frozen=True, slots=True)

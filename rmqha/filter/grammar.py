@@ -1,7 +1,10 @@
 """The grammar of SQL92 filters, and parsing in steps, by lark.
 
 RocketMQ's parser takes the longest start of the text that is an expression, and ignores what follows: ``a = 1 b`` is
-``a = 1``. So do we, because a consumer that works there must work here.
+``a = 1``. We refuse such a text: its consumer would get other messages than it asks for.
+
+The words of RocketMQ 5, CONTAINS, STARTSWITH and ENDSWITH, are words only where they can be: a property may have such a
+name, as in RocketMQ 4.
 """
 
 from collections.abc import Iterator
@@ -13,14 +16,14 @@ from lark.exceptions import LarkError, UnexpectedCharacters, UnexpectedToken, Vi
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from rmqha.filter import expressions
-from rmqha.filter.expressions import BooleanConstant, Constant, Part, Property, SqlError, SqlFilter
+from rmqha.filter.expressions import TEXT_TESTS, BooleanConstant, Constant, Part, Property, SqlError, SqlFilter
 from rmqha.steps import Steps, at_once
 
 MAX_SQL_CHARACTERS = 4096
 TOKENS_AT_ONCE = 100
 MAX_STACK = 10 * expressions.MAX_DEPTH
 """Of symbols that lark keeps for parts that have no end yet."""
-KEYWORDS = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "IS", "TRUE", "FALSE", "NULL"})
+KEYWORDS = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "IS", "TRUE", "FALSE", "NULL"}) | TEXT_TESTS.keys()
 GRAMMAR = r"""
 ?start: or_
 ?or_: and_ (OR and_)*
@@ -36,6 +39,9 @@ GRAMMAR = r"""
     | comparison NOT BETWEEN unary AND unary -> not_between
     | comparison IN "(" texts ")" -> in_
     | comparison NOT IN "(" texts ")" -> not_in
+    | comparison _text_test STRING -> has_text
+    | comparison NOT _text_test STRING -> has_not_text
+_text_test: CONTAINS | STARTSWITH | ENDSWITH
 texts: STRING ("," STRING)*
 ?unary: "+" unary
     | "-" unary -> negated
@@ -47,10 +53,10 @@ texts: STRING ("," STRING)*
     | TRUE -> true
     | FALSE -> false
     | NULL -> null
-    | ID -> property
+    | (ID | CONTAINS | STARTSWITH | ENDSWITH) -> property
     | "(" or_ ")"
 
-%declare NOT AND OR BETWEEN IN IS TRUE FALSE NULL
+%declare NOT AND OR BETWEEN IN IS TRUE FALSE NULL CONTAINS STARTSWITH ENDSWITH
 SYMBOL.2: ">=" | "<=" | ">" | "<"
 NOT_EQUAL.3: "<>"
 FLOAT.2: /[0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|\.[0-9]+([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+/
@@ -101,6 +107,12 @@ class _Builder(Transformer[Token, Any]):
 
     def not_in(self, found: list[Any]) -> Part:
         return expressions.is_in(found[0], found[-1], True)
+
+    def has_text(self, found: list[Any]) -> Part:
+        return expressions.has_text(found[0], found[1].upper(), _text_in(found[2]), False)
+
+    def has_not_text(self, found: list[Any]) -> Part:
+        return expressions.has_text(found[0], found[2].upper(), _text_in(found[3]), True)
 
     def texts(self, found: list[Token]) -> list[str]:
         return [_text_in(token) for token in found]
@@ -188,15 +200,10 @@ def _of(error: Exception) -> Exception:
 
 
 def _feed(state: InteractiveParser) -> Steps[Any]:
-    """Parse up to the first token that cannot follow."""
+    """Parse all tokens."""
     tokens: Iterator[Token] = state.lexer_thread.lex(state.parser_state)
     for count, token in enumerate(tokens, 1):
-        try:
-            state.feed_token(token)
-        except UnexpectedToken:
-            if "$END" in state.accepts():
-                break
-            raise
+        state.feed_token(token)
         if len(state.parser_state.state_stack) > MAX_STACK:
             raise SqlError(f"the expression is nested more than {expressions.MAX_DEPTH} deep")
         if count % TOKENS_AT_ONCE == 0:

@@ -3,6 +3,9 @@
 import random
 import zlib
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from twisted.internet.defer import CancelledError, Deferred
 
@@ -14,28 +17,33 @@ from rmqha.client import (
     MessageRefused,
     MessageTooLarge,
     MQBrokerError,
+    MQClient,
     MQClientError,
     NoAnswer,
     NoMaster,
     NoPermission,
     Producer,
+    Retries,
     SendLimits,
     SendResult,
     SendStatus,
     TooManyWaiting,
     TopicMissing,
     TopicNotFound,
+    Unreachable,
     by_key,
 )
-from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, REST_SECONDS
-from rmqha.client.producer import SEND_TIMEOUT_SECONDS
+from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, REST_SECONDS, NameServers
+from rmqha.client.producer import LEADER_TIMEOUT_SECONDS, SEND_TIMEOUT_SECONDS
 from rmqha.remoting.protocol import Processors, RemotingProtocol
+from rmqha.testing.records import make_record
 from rmqha.wire.batch import decode_batch
 from rmqha.wire.command import RemotingCommand, RequestCode
-from rmqha.wire.properties import parse_properties
-from rmqha.wire.record import COMPRESSED_FLAG
+from rmqha.wire.fastjson import dumps_compact
+from rmqha.wire.properties import format_properties, parse_properties
+from rmqha.wire.record import COMPRESSED_FLAG, TRANSACTION_PREPARED_TYPE, Record, encode_record, keys_of
 from rmqha.wire.requestfields import V2_FIELDS
-from tests.client.cluster import ClusterTestCase, broker_data, queue_data
+from tests.client.cluster import ROUTE, ClusterTestCase, broker_data, queue_data
 
 NOW_MS = 1_795_000_000_000
 MESSAGE = Message("T", b"hello", tags="A", keys="k1 k2", properties={"mine": "x"}, flag=5)
@@ -72,8 +80,8 @@ class ProducerTestCase(ClusterTestCase):
             self.clock.advance(0.25)
         return self.successResultOf(sending)
 
-    def pass_time(self) -> None:
-        for _ in range(20):
+    def pass_time(self, seconds: float = 5.0) -> None:
+        for _ in range(int(4 * seconds)):
             self.clock.advance(0.25)
             self.carry()
 
@@ -164,8 +172,8 @@ class RetryTests(ProducerTestCase):
             self.assertEqual(len(self.tried()), before + 1)
 
     def test_after_three_tries_it_is_over(self) -> None:
-        self.codes = [1, 16, 14, 0]
-        self.assertEqual(self.failureResultOf(self.send(), MQBrokerError).value.code, 14)
+        self.codes = [1, 16, 1, 0]
+        self.assertEqual(self.failureResultOf(self.send(), MQBrokerError).value.code, 1)
         self.assertEqual(len(self.tried()), 3)
 
     def test_a_broker_that_is_gone_is_passed_over_and_its_route_asked_for_anew(self) -> None:
@@ -238,7 +246,9 @@ class RouteTests(ProducerTestCase):
 
     def test_a_topic_without_a_master_is_an_error(self) -> None:
         self.routes["T"] = [broker_data("a", slave="a:2")], [queue_data("a", 4, 4)]
-        self.assertIn("no queue on a master", str(self.failureResultOf(self.send(), MQClientError).value))
+        sending = self.send()
+        self.pass_time(LEADER_TIMEOUT_SECONDS)
+        self.assertIn("no queue on a master", str(self.failureResultOf(sending, NoMaster).value))
 
     def routes_asked(self) -> int:
         return sum(len(server.asked) for server in self.name_servers)
@@ -266,6 +276,163 @@ class RouteTests(ProducerTestCase):
     def test_a_route_that_makes_no_sense_is_an_error(self) -> None:
         self.routes["T"] = [{"brokerName": "a"}], []
         self.assertIn("cannot be read", str(self.failureResultOf(self.send(), MQClientError).value))
+
+
+class LeaderTests(ProducerTestCase):
+    """One broker, whose leader goes away and comes back."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.route = [broker_data("a", master="a:1")], [queue_data("a", 4, 2)]
+        self.routes["T"] = self.route
+        self.successResultOf(self.send())
+
+    def leave(self, how: str) -> None:
+        match how:
+            case "only a slave":
+                self.routes["T"] = [broker_data("a", slave="a:2")], [queue_data("a", 4, 2)]
+            case "no broker":
+                del self.routes["T"]
+            case "does not lead":
+                self.codes = [14] * 10_000
+            case "dead":
+                self.a.go_down()
+        self.clock.advance(POLL_NAME_SERVER_SECONDS)
+
+    def come_back(self) -> None:
+        self.routes["T"], self.a.is_up = self.route, True
+        self.codes.clear()
+
+    def test_a_send_waits_for_a_leader(self) -> None:
+        """Also one that may go to one queue only: the message is stored nowhere yet."""
+        sends: list[Callable[[], Deferred[SendResult]]] = [
+            lambda: self.producer.send(MESSAGE),
+            lambda: self.producer.send(MESSAGE, MessageQueue("T", "a", 1)),
+            lambda: self.producer.send_ordered(MESSAGE, by_key("k")),
+        ]
+        for how in ("only a slave", "no broker", "does not lead", "dead"):
+            self.leave(how)
+            sendings = [send() for send in sends]
+            self.pass_time(LEADER_TIMEOUT_SECONDS / 2)
+            for sending in sendings:
+                self.assertNoResult(sending)
+            self.come_back()
+            self.pass_time()
+            for sending in sendings:
+                self.assertIs(self.successResultOf(sending).status, SendStatus.SEND_OK, how)
+
+    def test_one_that_waited_in_vain_says_that_nobody_leads(self) -> None:
+        for how in ("only a slave", "no broker", "does not lead"):
+            self.leave(how)
+            asked = len(self.a.asked) + sum(len(server.asked) for server in self.name_servers)
+            sending = self.send()
+            self.pass_time(LEADER_TIMEOUT_SECONDS - 1.5)
+            self.assertNoResult(sending)
+            self.pass_time(2)
+            self.failureResultOf(sending, NoMaster)
+            asked = len(self.a.asked) + sum(len(server.asked) for server in self.name_servers) - asked
+            self.assertLess(asked, 4 * LEADER_TIMEOUT_SECONDS, "it pauses")
+            self.come_back()
+            self.pass_time()
+
+    def test_many_sends_that_wait_do_not_crowd_the_name_server(self) -> None:
+        self.leave("no broker")
+        sendings = [self.send() for _ in range(50)]
+        asked = sum(len(server.asked) for server in self.name_servers)
+        self.pass_time(10)
+        self.assertLess(sum(len(server.asked) for server in self.name_servers) - asked, 50)
+        self.come_back()
+        self.pass_time()
+        for sending in sendings:
+            self.successResultOf(sending)
+
+    def test_a_new_client_is_told_that_nobody_leads(self) -> None:
+        """It has never seen the topic; a name server knows it no more."""
+        cases: list[tuple[dict[str, str], type[MQClientError]]]
+        cases = [({"slave": "a:2"}, NoMaster), ({"master": "a:1"}, TopicNotFound)]
+        for addresses, kind in cases:
+            brokers = {"a": broker_data("a", **addresses)}
+            code = RequestCode.GET_BROKER_CLUSTER_INFO
+            body = dumps_compact({"brokerAddrTable": brokers, "clusterAddrTable": {}})
+            self.serve("ns3:1", {ROUTE: self.tell_route, code: partial(self.tell, body)})
+            servers = NameServers(["ns3:1"])
+            client = MQClient(servers.find_route, self.way, self.clock, servers.has_master)
+            sending = Producer(client, "PG", retries=Retries(leader_timeout=0)).send(Message("Other", b""))
+            self.carry()
+            self.failureResultOf(sending, kind)
+            stopped = client.stop()
+            self.carry()
+            self.successResultOf(stopped)
+            self.servers.pop("ns3:1").go_down()
+
+    @staticmethod
+    def tell(body: bytes, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand(0, body=body)
+
+
+class IdempotentTests(ProducerTestCase):
+    """A broker takes a message, and stands still before it answers."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.stored: list[Record] = []
+        self.routes["T"] = [broker_data("a", master="a:1"), broker_data("b", master="b:1")], [queue_data("a", 4, 2)]
+        self.new = self.serve("a:3", {**self.sends(), RequestCode.QUERY_MESSAGE: self.query})
+        self.producer = Producer(self.client, "PG", retries=Retries(is_idempotent=True))
+
+    def query(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        self.assertEqual(request.ext_fields["_UNIQUE_KEY_QUERY"], "true")
+        found = [one for one in self.stored if request.ext_fields["key"] in keys_of(one)]
+        return RemotingCommand(0 if found else 22, body=b"".join(map(encode_record, found)))
+
+    def frozen(self) -> tuple[Deferred[SendResult], str]:
+        """A send that was not answered, and its id. Another node leads then."""
+        self.a.is_mute = True
+        sending = self.send()
+        self.routes["T"] = (
+            [broker_data("a", master="a:3"), broker_data("b", master="b:1")],
+            [
+                queue_data("a", 4, 2),
+                queue_data("b", 4, 2),
+            ],
+        )
+        return sending, parse_properties(self.a.asked[0].ext_fields["i"])["UNIQ_KEY"]
+
+    def test_what_is_stored_is_not_sent_again(self) -> None:
+        sending, key = self.frozen()
+        self.stored = [replace(make_record(3, b"", topic="T"), properties_stored=format_properties({"UNIQ_KEY": key}))]
+        self.pass_time(10)
+        result = self.successResultOf(sending)
+        (record,) = self.stored
+        queue = MessageQueue("T", "a", record.queue_id)
+        expected = (SendStatus.FLUSH_SLAVE_TIMEOUT, key, record.msg_id, queue, record.queue_offset)
+        self.assertEqual(result, expected)
+        self.assertEqual([request.code for request in self.new.asked], [RequestCode.QUERY_MESSAGE])
+
+    def test_what_is_not_stored_is_sent_again_with_its_id_and_nowhere_else(self) -> None:
+        sending, key = self.frozen()
+        self.pass_time(10)
+        self.assertIs(self.successResultOf(sending).status, SendStatus.SEND_OK)
+        query, again = self.new.asked
+        self.assertEqual((query.code, again.code), (RequestCode.QUERY_MESSAGE, RequestCode.SEND_MESSAGE_V2))
+        self.assertEqual(parse_properties(again.ext_fields["i"])["UNIQ_KEY"], key)
+        self.assertEqual(self.b.asked, [])
+
+    def test_what_cannot_be_found_out_is_an_error_in_the_end(self) -> None:
+        sending, _ = self.frozen()
+        self.new.is_mute = True
+        self.pass_time(LEADER_TIMEOUT_SECONDS + 5)
+        self.failureResultOf(sending, NoAnswer)
+        self.assertEqual({request.code for request in self.new.asked}, {RequestCode.QUERY_MESSAGE})
+
+    def test_what_could_not_be_looked_up_is_refused(self) -> None:
+        for message in (
+            Message("T", b"", delay_level=1),
+            Message("T", b"", properties={"TIMER_DELAY_SEC": "9"}),
+            Message("T", b"", sys_flag=TRANSACTION_PREPARED_TYPE),
+        ):
+            self.failureResultOf(self.send(message), ValueError)
+        self.assertEqual(self.tried(), [])
 
 
 class BatchTests(ProducerTestCase):
@@ -341,7 +508,7 @@ class OrderedTests(ProducerTestCase):
     def test_without_a_master_it_fails(self) -> None:
         self.routes["T"] = [broker_data("a", slave="a:2")], [queue_data("a", 4, 4)]
         sending = self.producer.send_ordered(MESSAGE, by_key("k"))
-        self.carry()
+        self.pass_time(LEADER_TIMEOUT_SECONDS)
         self.failureResultOf(sending, NoMaster)
 
 
@@ -362,8 +529,8 @@ class ErrorTests(ProducerTestCase):
         self.a.go_down()
         self.b.go_down()
         sending = self.send()
-        self.pass_time()
-        self.failureResultOf(sending, NoAnswer)
+        self.pass_time(LEADER_TIMEOUT_SECONDS + 2)
+        self.failureResultOf(sending, Unreachable)
 
     def test_what_does_not_fit_a_request_is_refused_here(self) -> None:
         self.failureResultOf(self.send(Message("T", bytes(1 << 24))), MessageTooLarge)

@@ -113,12 +113,36 @@ class ValueTests(GrammarTestCase):
             }
         )
 
-    def test_what_follows_an_expression_is_ignored(self) -> None:
-        """As RocketMQ does. A character that no token has is an error in the next place only."""
-        self.assert_values(
-            {"a = 1 b": True, "a = 1 LIMIT 5 ?": True, "a = 1)": True, "a = 1 -": True, "a = 007": False}
+    def test_what_follows_an_expression_is_refused(self) -> None:
+        """RocketMQ ignores it, and the consumer gets other messages than it asks for."""
+        self.assert_wrong("a = 1 b", "a = 1 LIMIT 5 ?", "a = 1)", "a = 1 -", "a = 007", "a LIKE 'x'", "word CONTAINS")
+        self.assert_wrong(
+            "a = 1 ?", "a = 1;", "a = 1 NOT b", "a = 1 AND", "a = 1 '", "word CONTAINS a", "word NOT LIKE 'a'"
         )
-        self.assert_wrong("a = 1 ?", "a = 1;", "a = 1 NOT b", "a = 1 AND", "a = 1 '")
+
+    def test_words_of_rocketmq_5(self) -> None:
+        """A missing property, another value and an empty text give false, also with NOT."""
+        self.assert_values(
+            {
+                "word CONTAINS 'b'": True,
+                "word CONTAINS 'B'": False,
+                "word NOT contains 'b'": False,
+                "word startsWith 'ab' AND word ENDSWITH 'bc'": True,
+                "word NOT STARTSWITH 'b' AND word NOT ENDSWITH 'b'": True,
+                "missing CONTAINS 'b'": False,
+                "missing NOT CONTAINS 'b'": False,
+                "word CONTAINS ''": False,
+                "word NOT ENDSWITH ''": False,
+                "5 CONTAINS '5'": False,
+                "quote CONTAINS 't''s'": True,
+                "'abc' CONTAINS 'b' = TRUE": True,
+            }
+        )
+
+    def test_a_property_may_have_the_name_of_such_a_word(self) -> None:
+        found = parse("CONTAINS = 'x' OR NOT endswith AND startswith STARTSWITH 'a'")
+        self.assertTrue(found.matches({"CONTAINS": "x"}))
+        self.assertTrue(found.matches({"endswith": "x", "startswith": "ab"}))
 
 
 class WrongTests(GrammarTestCase):

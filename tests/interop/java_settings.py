@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rmqha.confkeys import JAVA_SETTINGS
 
-RELEASES = ("4.9.3", "4.9.8", "5.0.0", "5.1.4", "5.3.3")
+RELEASES = ("4.9.3", "4.9.8", "5.0.0", "5.1.4", "5.3.3", "5.5.0")
 CLASSES = (
     ("rocketmq-common", "org.apache.rocketmq.common.BrokerConfig", "4.9.3"),
     ("rocketmq-common", "org.apache.rocketmq.common.BrokerIdentity", "5.0.0"),
@@ -55,6 +55,14 @@ def keys_of_release(release: str) -> set[str]:
         assert found, f"{name} of {release} has no setters"
         keys |= {setter[0].lower() + setter[1:] for setter in found}
     return keys
+
+
+def request_codes(release: str) -> dict[str, int]:
+    """The codes of all requests of this release, by name."""
+    name = "org.apache.rocketmq.remoting.protocol.RequestCode"
+    command = ["javap", "-public", "-constants", "-cp", str(_jar("rocketmq-remoting", release)), name]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {found[1]: int(found[2]) for found in re.finditer(r"int (\w+) = (\d+);", shown)}
 
 
 def listing() -> str:
