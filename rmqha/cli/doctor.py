@@ -8,7 +8,18 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, Trouble, print_json, run_reactor, say, settings_of, the_reactor, with_tls
+from rmqha.cli.shared import (
+    JSON,
+    SETTINGS,
+    Trouble,
+    namesrv_option,
+    print_json,
+    run_reactor,
+    say,
+    settings_of,
+    the_reactor,
+    with_tls,
+)
 from rmqha.endpoints import make_endpoint
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.doctor.asking import Asked, Asking
@@ -27,9 +38,7 @@ INDENT = " " * 6
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[HOST[:PORT]|STORE]...")
-@click.option(
-    "--namesrv", default="", metavar="HOST:PORT;…", help="Name servers. Without a HOST: all brokers they list."
-)
+@namesrv_option("Name servers. Without a HOST: all brokers they list.", default="")
 @click.option("--tls", "over_tls", is_flag=True, help="Use TLS for the brokers that the name servers return.")
 @with_tls
 @SETTINGS
