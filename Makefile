@@ -27,7 +27,7 @@ CHAOS_RESULTS ?= benchmarks/results/chaos.jsonl
 FUZZ_SEED ?=
 SEED := $(addprefix --seed ,$(FUZZ_SEED))
 ROCKETMQ_VERSIONS ?= 4.9.7
-PROOFS := stories long-proof sim-proof fuzz-proof plants-proof java-proof trial
+PROOFS := stories long-proof sim-proof fuzz-proof plants-proof java-proof peer-proof trial
 
 # All of tests/interop but what is the same with each release that is started: these name their releases, or start none.
 NAMES_ITS_RELEASES := rocketmq5.py mqadmin_versions.py java_settings.py go_client.py node_client.py cpp_client.py
@@ -42,7 +42,7 @@ JAVA_SMOKE := $(addprefix tests/interop/test_,$(OUR_SLAVE) $(JAVA_SLAVE) $(FAILO
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof fuzz fuzz-stores clones soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl bench-timers package deb deb-proof systemd-proof image image-proof news clean
+.PHONY: help install demo quick test docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof peer-proof fuzz fuzz-stores clones soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl bench-timers package deb deb-proof systemd-proof image image-proof news clean
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -119,6 +119,9 @@ java-smoke: $(READY)  ## a few tests with each further version of ROCKETMQ_VERSI
 
 java-proof: $(READY)  ## tests/interop with each further version of ROCKETMQ_VERSIONS: brokers, name servers, clients, mqadmin
 	for version in $(ROCKETMQ_VERSIONS); do RMQHA_ROCKETMQ=$$version $(PYTEST) $(PARALLEL) -q $(JAVA_PROOF) || exit 1; done
+
+peer-proof: $(READY)  ## RocketMQ's own integration tests: two masters, two SYNC pairs, TLS; PEER='--cluster java' is the control
+	$(BIN)/python -m tests.peer $(PEER)
 
 clones: $(READY)  ## make test in fresh clones beside each other, in portions, with a file of results; CLONES='--clones 5 --seconds 1800'
 	$(BIN)/python -m tests.clones $(CLONES)

@@ -19,6 +19,7 @@ NAVIGATION = {
     "Operators": (
         "docs/operating",
         "docs/versions",
+        "docs/not-there",
         "docs/runbook",
         "docs/repair",
         "docs/observability",

@@ -16,10 +16,14 @@ from rich.table import Column, Table
 
 from rmqha.events import Event
 from rmqha.settings import BrokerRole, Settings, make_settings, read_properties
+from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import NameServerNode, NodeError, TwistdNode
 
 EXAMPLES = Path(__file__).resolve().parent
-CONFIGURATIONS = ("2m-2s-async", "2m-2s-sync", "2m-noslave")
+FAILOVER = "failover"
+CONFIGURATIONS = ("2m-2s-async", "2m-2s-sync", "2m-noslave", FAILOVER)
+WITNESS_AFTER = 1
+"""The port of the witness is so many above that of the name server."""
 PORTS_APART = 10
 """Each node has three ports: listenPort, the fast port two below, and the HA port one above."""
 POLL_SECONDS = 0.2
@@ -37,6 +41,8 @@ class Cluster(NamedTuple):
     name_server: NameServerNode
     nodes: dict[str, TwistdNode]
     settings: dict[str, Settings]
+    witness: str | None = None
+    """Of ``failover``: the address of its coordinator, as ``--failover`` takes it."""
 
     def table(self) -> Table:
         """Who is there."""
@@ -45,7 +51,8 @@ class Cluster(NamedTuple):
         table.add_row("namesrv", "name server", str(self.name_server.pid), port)
         for name, node in self.nodes.items():
             ports = [str(node.port(purpose)) for purpose in ("remoting", "fast remoting", "ha")]
-            table.add_row(name, self.settings[name].broker_role.value, str(node.pid), *ports, str(node.store))
+            role = self.settings[name].broker_role.value if self.witness is None else "member"
+            table.add_row(name, role, str(node.pid), *ports, str(node.store))
         return table
 
     def processes(self) -> list[TwistdNode]:
@@ -68,15 +75,23 @@ def running(name: str, work: Path, base_port: int | None = None) -> Iterator[Clu
     folder = work / "store" / name
     with ExitStack() as started:
         port = _file_port(settings) if base_port is None else base_port
-        name_server = NameServerNode(folder, [f"--port={port}"])
+        witness = [f"--witness={port and port + WITNESS_AFTER}"] if name == FAILOVER else []
+        name_server = NameServerNode(folder, [f"--port={port}", *witness])
         _start_node(name_server, started)
+        coordinator = f"witness:127.0.0.1:{name_server.port('witness')}" if witness else None
         nodes = {}
         for number, (who, own) in enumerate(settings.items(), 1):
             options = [f"--conf={EXAMPLES / name / who}.properties", f"--namesrv={name_server.address}"]
             if base_port is not None:
                 options.append(f"--port={base_port + number * PORTS_APART if base_port else 0}")
+            if coordinator is not None:
+                options += [f"--failover={coordinator}", f"--member={who}"]
             nodes[who] = TwistdNode(folder, options, store=work / own.store_path_root_dir, name=who)
-        cluster = Cluster(name_server, nodes, settings)
+        cluster = Cluster(name_server, nodes, settings, coordinator)
+        if coordinator is not None:
+            _start_members(cluster, started)
+            yield cluster
+            return
         masters = [who for who, own in settings.items() if own.broker_role is not BrokerRole.SLAVE]
         _start(cluster, masters, started)  # before their slaves, which then need not ask twice where they are
         _start(cluster, [who for who in settings if who not in masters], started)
@@ -103,6 +118,20 @@ def _start(cluster: Cluster, names: Sequence[str], started: ExitStack) -> None:
         node.wait_for_event(Event.REGISTERED)
         if own.broker_role is BrokerRole.SLAVE:
             node.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
+
+
+def _start_members(cluster: Cluster, started: ExitStack) -> None:
+    """Start the members of a failover cluster, and wait until one leads and all others have all messages."""
+    for node in cluster.nodes.values():
+        _start_node(node, started)
+    names = sorted(cluster.nodes)
+
+    def knows(state: NodeState) -> bool:
+        found = state.failover or {}
+        return bool(found.get("leader")) and found.get("sync") == names
+
+    for node in cluster.nodes.values():
+        node.wait_for_state(knows, "a leader, and all members in sync")
 
 
 def _wait_for_ctrl_c(cluster: Cluster) -> None:
@@ -134,6 +163,8 @@ def main(name: str, work: Path, base_port: int | None) -> None:
         with running(name, work, base_port) as cluster:
             console.print(cluster.table())
             way = f"--namesrv={cluster.name_server.address}"
+            if cluster.witness is not None:
+                console.print(f"rmqha cluster show --failover={cluster.witness}", soft_wrap=True, highlight=False)
             console.print(f"rmqha put TopicTest hello {way}; Ctrl-C ends all", soft_wrap=True, highlight=False)
             _wait_for_ctrl_c(cluster)
             statuses = cluster.stop()

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from rmqha.confkeys import parse_override, store_settings
+from rmqha.confkeys import nearest, parse_override, store_settings
 from rmqha.exitcodes import ExitCode, table
 from rmqha.printing import printable
 from rmqha.settings import Settings, SettingsError, read_properties
@@ -31,7 +31,22 @@ def say(line: str, err: bool = False) -> None:
     click.echo(printable(line), err=err)
 
 
-class CommandGroup(click.Group):
+class HelpfulGroup(click.Group):
+    """Names the most similar command if there is none of a name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that the first word names. If there is none, the error names the most similar one."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            close = nearest(name, self.list_commands(ctx))
+            hint = "" if close is None else f" Did you mean {close}?"
+            raise click.UsageError(f"No such command {printable(name)!r}.{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class CommandGroup(HelpfulGroup):
     """Ends each failed command with one line on stderr and an exit code; Ctrl-C ends it with 130.
 
     A subclass defines the exit codes of further errors.

@@ -60,6 +60,10 @@ class FilesTests(SynchronousTestCase):
             }
             self.assertEqual(self.nodes(name), expected)
 
+    def test_a_failover_pair(self) -> None:
+        expected = {"a.properties": (A, "SYNC_MASTER", None), "b.properties": (A, "SLAVE", None)}
+        self.assertEqual(self.nodes("failover"), expected)
+
     def test_two_masters_alone(self) -> None:
         expected = {"broker-a.properties": (A, "ASYNC_MASTER", 0), "broker-b.properties": (B, "ASYNC_MASTER", 0)}
         self.assertEqual(self.nodes("2m-noslave"), expected)
@@ -193,6 +197,18 @@ async def test_the_command_runs_masters_without_slaves_until_it_is_interrupted(t
     for name in (A, B):
         log = tmp_path / "store" / "2m-noslave" / f"{name}.log"
         assert "stopped at" in log.read_text()
+
+
+@pytest.mark.process
+@with_reactor
+async def test_a_failover_pair_takes_messages(tmp_path: Path) -> None:
+    with cluster.running("failover", tmp_path, base_port=0) as running:
+        async with stopping(MQClient.of_name_servers(REACTOR, running.name_server.address)) as client:
+            sender = Sender(client)
+            await sender.send(20)
+            assert statuses_of(sender.results) == {SendStatus.SEND_OK}
+        statuses = running.stop()
+    assert statuses == {"a": 0, "b": 0, "namesrv": 0}
 
 
 def output_until(text: str, process: "subprocess.Popen[bytes]") -> str:

@@ -19,7 +19,6 @@ from tests.test_page_stories import STORIES
 
 NOT_RUN = {
     "CONTRIBUTING: Contributing": "CI does it, and this test is a part of it",
-    "failover: Set it up": "tests/failover/test_processes.py starts such nodes at free ports",
     "failover: etcd": "tests/coordination/test_members.py does it at an etcd of its own",
     "failover: The witness": "tests/coordination/test_members.py starts it at a free port",
     "operating: Reads that no failover takes back": (

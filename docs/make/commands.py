@@ -45,7 +45,8 @@ def _all(group: click.Group) -> Iterator[tuple[str, click.Command]]:
 
 
 def _section(name: str, command: click.Command) -> str:
-    arguments = [each.metavar or str(each.name).upper() for each in command.params if isinstance(each, click.Argument)]
+    context = click.Context(command)
+    arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
     words = [name, *(["[OPTIONS]"] if options else []), *arguments]
     words += ["COMMAND …"] if isinstance(command, click.Group) else []

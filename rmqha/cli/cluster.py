@@ -19,6 +19,7 @@ import click
 from rmqha.cli.coordinator import Session, Way, unreadable, with_cluster, with_coordinator
 from rmqha.cli.shared import JSON, Trouble, json_line, print_json, say
 from rmqha.cli.tables import Column, print_table
+from rmqha.commands import HelpfulGroup
 from rmqha.exitcodes import ExitCode
 from rmqha.failover.configuring import ConfigError, ConfigRace, StoredConfig, parse_setting
 from rmqha.failover.eligible import may_lead
@@ -81,7 +82,7 @@ TO = click.option("--to", default="", metavar="NAME", help="The member that shou
 YES = click.option("--yes", is_flag=True, help="Ask no question.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=HelpfulGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def cluster() -> None:
     """Show the clusters with automatic failover, and give orders to their nodes.
 

@@ -13,6 +13,7 @@ from rmqha.cli.shared import (
     JSON,
     SETTINGS,
     Trouble,
+    namesrv_option,
     print_json,
     run_reactor,
     say,
@@ -38,9 +39,7 @@ INDENT = " " * 6
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[HOST[:PORT]|STORE]...")
-@click.option(
-    "--namesrv", default="", metavar="HOST:PORT;…", help="Name servers. Without a HOST: all brokers they list."
-)
+@namesrv_option("Name servers. Without a HOST: all brokers they list.", default="")
 @BROKERS_TLS
 @with_tls
 @SETTINGS

@@ -1,6 +1,7 @@
 """What the commands share: options, opening a store, a progress bar, running the reactor until an answer arrives."""
 
-from collections.abc import Callable, Coroutine, Iterator
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 import orjson
+from click.core import ParameterSource
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.python.failure import Failure
@@ -50,10 +52,38 @@ ACL = click.option(
 BROKERS_TLS = click.option(
     "--tls", "over_tls", is_flag=True, help="Use TLS for the brokers that the name servers return."
 )
+NAMESRV_VARIABLE = "RMQHA_NAMESRV"
+OTHER_WAYS = ("broker", "store", "hosts", "targets")
+"""Parameters that say whom to ask, in place of name servers."""
+
+
+class NameServersOption(click.Option):
+    """``--namesrv``. If the command line says of nobody whom to ask, the environment does."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """As click calls it: the value, and where it is from."""
+        value, source = super().consume_value(ctx, opts)
+        others = (opts.get(name) for name in OTHER_WAYS)  # what was not given is None, or a mark of click's
+        is_said = any(each and isinstance(each, str | list | tuple) for each in others)
+        if source is ParameterSource.COMMANDLINE or is_said:
+            return value, source
+        found = os.environ.get(NAMESRV_VARIABLE)
+        return (found, ParameterSource.ENVIRONMENT) if found else (value, source)
+
+
+def namesrv_option(words: str, default: str | None = None) -> Callable[[Any], Any]:
+    """The option ``--namesrv``, with this help."""
+    return click.option(
+        "--namesrv",
+        cls=NameServersOption,
+        default=default,
+        metavar="HOST:PORT;…",
+        help=f"{words} Default: ${NAMESRV_VARIABLE}, if nothing else says whom to ask.",
+    )
+
+
 WAY = (
-    click.option(
-        "--namesrv", default=None, metavar="HOST:PORT;…", help="Name servers, which know the topic's brokers."
-    ),
+    namesrv_option("Name servers, which know the topic's brokers."),
     click.option("--broker", default=None, metavar="HOST:PORT", help="One broker instead: its listenPort."),
     BROKERS_TLS,
     *TLS,

@@ -5,7 +5,7 @@ import time
 import click
 
 from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
-from rmqha.cli.shared import BROKERS_TLS, JSON, Trouble, json_line, the_reactor, with_tls
+from rmqha.cli.shared import BROKERS_TLS, JSON, Trouble, json_line, namesrv_option, the_reactor, with_tls
 from rmqha.cli.tables import Column, table_text, terminal_width
 from rmqha.endpoints import make_endpoint, split_addresses
 from rmqha.exitcodes import ExitCode
@@ -34,7 +34,7 @@ COLUMNS = (
 
 @click.command()
 @click.argument("hosts", nargs=-1, metavar="[HOST:PORT]...")
-@click.option("--namesrv", default="", metavar="HOST:PORT;…", help="Show all brokers that a name server lists.")
+@namesrv_option("Show all brokers that a name server lists.", default="")
 @BROKERS_TLS
 @with_tls
 @click.option("--interval", type=INTERVAL, default=DEFAULT_SECONDS, show_default=True, metavar="SECONDS")

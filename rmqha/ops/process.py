@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import re
 import resource
 import signal
 import sys
@@ -21,6 +22,7 @@ from twisted.python.components import Componentized
 from twisted.scripts.twistd import ServerOptions  # type: ignore[attr-defined]  # it is public there
 
 from rmqha import __version__
+from rmqha.confkeys import nearest
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
@@ -31,6 +33,7 @@ from twisted import __version__ as twisted_version
 
 LAST_STANDARD_FD = 2
 MAX_FILES = 65536
+UNKNOWN_OPTION = re.compile(r"option --(\S+) not recognized")
 
 Leave = Callable[[ExitCode, str], None]
 """Ends the process with an exit code and the reason in one line."""
@@ -61,7 +64,13 @@ class ProcessOptions(usage.Options):
         try:
             usage.Options.parseOptions(self, options)
         except usage.UsageError as error:
-            _leave_now(ExitCode.USAGE, f"{error} (see twistd {self.command} --help)")
+            hint = f" (did you mean --{close}?)" if (close := self._closest(str(error))) is not None else ""
+            _leave_now(ExitCode.USAGE, f"{error}{hint} (see twistd {self.command} --help)")
+
+    def _closest(self, problem: str) -> str | None:
+        """The option that is most similar to the unknown one that getopt complains of."""
+        found = UNKNOWN_OPTION.fullmatch(problem)
+        return None if found is None else nearest(found[1], (name.rstrip("=") for name in self.longOpt))
 
     def opt_version(self) -> NoReturn:
         """Show the versions of rmqha and Twisted, and exit."""

@@ -22,6 +22,7 @@ from rmqha.wire.brokerinfo import NODE_STATE_KEY
 UNKNOWN = "UNKNOWN"
 KILLED = "KILLED"
 """The state of a node that does not run and did not stop cleanly."""
+COPY = "a copy of a store, made by rmqha; no node has run on it"
 HANDSHAKE_SECONDS = 30.0
 """A handshake is not a problem until this time after the last contact."""
 CONTACT_LIMIT_SECONDS = 60.0
@@ -73,10 +74,11 @@ class Status:
         """The status of our own node; ``killed`` if it does not run and did not stop cleanly."""
         offsets = state.offsets
         name = state.state
+        is_copy = not state.role and not running and not killed
         if not running:
             name = KILLED if killed else STOPPED
         return cls(
-            role=state.role,
+            role=state.role or UNKNOWN,
             state=name,
             running=running,
             min_offset=offsets.min,
@@ -90,7 +92,11 @@ class Status:
             master=state.master,
             last_contact=state.last_contact,
             since=None if killed else state.since,
-            reason=f"no process has the store open; it was {state.state}" if killed else state.reason,
+            reason=COPY
+            if is_copy
+            else f"no process has the store open; it was {state.state}"
+            if killed
+            else state.reason,
             tables=state.tables if running else None,
             warnings=state.warnings if running else (),
             read_limit=state.read_limit,
@@ -170,7 +176,7 @@ def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tu
     is in seconds since the epoch.
     """
     if status.role == UNKNOWN:
-        return ExitCode.FINE, ""  # our own node never ran here, so we do not know whether one should run
+        return ExitCode.FINE, ""  # our own node never ran here, so we do not know whether one should run: a copy, too
     if not status.running:
         return ExitCode.CANNOT_CONNECT, f"{status.state}: no node runs on this store"
     reason = f": {status.reason}" if status.reason else ""

@@ -72,6 +72,16 @@ class StoreTests(SynchronousTestCase):
         expected = Status("SLAVE", "STOPPED", False, 0, 70, 60, 50, 50)
         self.assertEqual(self.status(store), expected)
 
+    def test_a_copy_is_only_shown(self) -> None:
+        """``rmqha backup`` keeps the facts of the source's node, but no node has run on the copy."""
+        store = copy_of("slave", new_folder(self) / "store")
+        (store / "abort").unlink(missing_ok=True)
+        replace(SLAVE_STATE, role="", state="STOPPED").write(store)
+        found = self.status(store)
+        self.assertEqual((found.role, found.state, found.confirmed), ("UNKNOWN", "STOPPED", 50))
+        self.assertIn("a copy", found.reason or "")
+        self.assertEqual(judge(found), (ExitCode.FINE, ""))
+
     def test_a_node_of_ours_that_runs_tells_all(self) -> None:
         store = new_folder(self)
         running = MessageStore(make_settings({"storePathRootDir": str(store)}))

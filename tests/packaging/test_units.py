@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from rmqha.exitcodes import NOT_MENDED_BY_RESTART
+from rmqha.namesrv_tap import Options as NameServerOptions
 from rmqha.settings import make_settings, read_properties
+from rmqha.tap import Options as NodeOptions
 from tests.needs import need
+from tests.pages import all_blocks
 
 SYSTEMD = Path(__file__).parents[2] / "packaging" / "systemd"
 UNITS = ("rmqha@.service", "rmqha-namesrv.service")
@@ -36,6 +39,24 @@ def runnable(tmp_path: Path) -> Path:
     for name in UNITS:
         (tmp_path / name).write_text((SYSTEMD / name).read_text().replace(TWISTD, twistd))
     return tmp_path
+
+
+def test_the_files_of_a_member_of_a_failover_cluster_are_what_its_unit_reads(tmp_path: Path) -> None:
+    """docs/failover.md, *Set it up*: the node's settings and options, and the name server's."""
+    (block,) = (
+        block
+        for block in all_blocks()
+        if block.section == "failover: Set it up" and block.lines[0].startswith("# /etc/")
+    )
+    conf, node, names = re.split(r"^# /etc/.*\n", "\n".join(block.lines), flags=re.MULTILINE)[1:]
+    (tmp_path / "a.conf").write_text(conf)
+    options = NodeOptions()
+    options.parseOptions([f"--conf={tmp_path / 'a.conf'}", *node.removeprefix("RMQHA_OPTIONS=").split()])
+    assert options.failover is not None
+    assert (options.failover.member, options.failover.is_founder) == ("a", True)
+    name_server = NameServerOptions()
+    name_server.parseOptions(names.removeprefix("RMQHA_OPTIONS=").split())
+    assert name_server["witness"] == "9877"
 
 
 def need_systemd(tool: str) -> None:
