@@ -542,6 +542,7 @@ class Event(StrEnum):
     PULL_UNREADABLE = "pull_unreadable", "error", "A pull failed, because messages cannot be read from the disk."
     PULL_OUT_OF_RANGE = "pull_out_of_range", "warn", "A group reads a queue at an offset that it does not have."
     ADMIN_CHANGE = "admin_change", "info", "An administrator creates, changes or deletes a topic or a group."
+    TOPICS_DELETED = "topics_deleted", "info", "Topics were deleted with their queues."
     CLEANING_REQUESTED = "cleaning_requested", "warn", "An administrator asks for cleaning."
     OFFSETS_CLONED = "offsets_cloned", "warn", "An administrator gives a group the offsets of another one."
     OFFSETS_RESET = "offsets_reset", "warn", "An administrator resets the offsets of a group."

@@ -58,6 +58,7 @@ READS = frozenset(
         RequestCode.GET_BROKER_HA_STATUS,
         RequestCode.GET_CONFIRMED_OFFSET,
         RequestCode.PROMISE_TO_FOLLOW,
+        RequestCode.AWAIT_TABLE_CHANGES,
     }
 )
 """With aclStrict any account may send these: they tell figures, settings and names, and change nothing.

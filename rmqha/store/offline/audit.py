@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.settings import Settings
+from rmqha.store.deletions import read_deletions
 from rmqha.store.derived.batchqueue import NOT_COMPACTED, BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.derived.dispatchrequest import DispatchRequest, is_possible_offset, read_dispatch_request
@@ -120,8 +121,9 @@ def audit_proved(
 
 
 class _Auditor:
-    def __init__(self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes") -> None:
+    def __init__(self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes", root: Path) -> None:
         self._queues = queues
+        self._deleted = read_deletions(root)
         self._delay_levels = delay_levels
         self._bad = bad
         self.problems: list[str] = []
@@ -135,6 +137,8 @@ class _Auditor:
 
     def check_unit(self, request: DispatchRequest) -> None:
         """The queue must have a unit for the message, at the queue offset that the message contains."""
+        if self._deleted.is_deleted(request.topic, request.physical_offset):
+            return
         if request.is_queued and self._queues.types.is_batch(request.topic, request.sys_flag):
             self._check_batch(request)
             return
@@ -246,7 +250,7 @@ def audit(
             queue.correct_min_offset(log.min_offset)
             queue.release_files()
         end = max(log.min_offset, min(end, queues.max_physical_offset))
-        auditor = _Auditor(queues, settings.message_delay_level, bad)
+        auditor = _Auditor(queues, settings.message_delay_level, bad, root)
         for folder in queues.misplaced:
             auditor.complain(f"{folder} is a queue of the wrong type for its topic (queue.type in topics.json)")
         for (topic, queue_id), problem in bad_queues.items():
@@ -340,7 +344,7 @@ def wrong_units(root: Path, log: CommitLog, settings: Settings, start: int, end:
             queue.find_end()
             queue.correct_min_offset(log.min_offset)
             queue.release_files()
-        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None))
+        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None), root)
         at, end = start, min(end, queues.max_physical_offset)
         while at < end:
             at = _audit_some(log, at, end, auditor, [], [])

@@ -6,12 +6,14 @@ still a slave's: it opens, and can be promoted again.
 """
 
 import shutil
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.deletions import DeletedTopicTable, read_deletions
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request
@@ -44,7 +46,7 @@ from rmqha.wire.topics import HALF_TOPIC, TRANSACTION_GROUP
 
 TIMER_TOPICS_NAMED = 20
 NEW_TOPIC_MS = 60_000
-"""A slave copies its master's table of topics more often."""
+"""Slaves copied their master's table of topics more often, before they noted its offset."""
 SYSTEM_PREFIXES = ("rmq_sys_", SCHEDULE_TOPIC.lower())
 MIN_FREE_BYTES = 16 << 20
 """Without this room a promotion is refused: its tables, and the first messages, could not be written."""
@@ -99,6 +101,8 @@ class Promotion:
     timers: WaitingTimers
     moved: tuple[Moved, ...]
     unproved_from: int | None
+    topics_up_to: int | None = None
+    """The table of topics has those of all messages before this; None if that is not known."""
 
 
 def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
@@ -237,6 +241,7 @@ def _promotion(
         timers,
         tuple(moved),
         None if doubted_from is None or doubted_from >= end else doubted_from,
+        None if state is None else state.topics_up_to,
     )
 
 
@@ -247,10 +252,14 @@ def _lag_at(end: int, state: NodeState) -> int | None:
     return max(0, state.offsets.verified + state.lag_bytes - end)
 
 
-def new_topics(opened: MessageStore, known: TopicConfigTable) -> dict[str, TopicConfig]:
-    """Topics that the old master made so lately that the slave did not copy its table since.
+def new_topics(
+    opened: MessageStore, known: TopicConfigTable, up_to: int | None, undeleted: Container[str] = ()
+) -> dict[str, TopicConfig]:
+    """The topics of messages that are younger than the table of topics.
 
-    A topic with older messages only was deleted. Raises OSError.
+    The table has those of all messages before ``up_to``, so a topic with older messages only was deleted, unless it is
+    ``undeleted``. Without ``up_to`` the last minute counts: a slave copied its master's table more often before it
+    noted this offset. Raises OSError.
     """
     queues: dict[str, int] = {}
     since = opened.commit_log.last_store_timestamp - NEW_TOPIC_MS
@@ -259,8 +268,13 @@ def new_topics(opened: MessageStore, known: TopicConfigTable) -> dict[str, Topic
             queue = opened.derived.queues.get(topic, queue_id)
             if queue is None or queue.max_offset <= queue.min_offset:
                 continue
-            last = opened.reader.message_at(queue.last_unit[0])
-            if last is not None and last.store_timestamp >= since:
+            offset = queue.last_unit[0]
+            if topic in undeleted or (up_to is not None and offset >= up_to):
+                is_new = True
+            else:
+                last = opened.reader.message_at(offset) if up_to is None else None
+                is_new = last is not None and last.store_timestamp >= since
+            if is_new:
                 queues[topic] = max(queues.get(topic, 0), queue_id + 1)
     return {topic: TopicConfig(topic, count, count) for topic, count in queues.items()}
 
@@ -272,6 +286,7 @@ def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[s
     """
     queues = open_queues(settings.store_path_root_dir, settings, owned=False, problems={}, disk=log.disk)
     ends: dict[tuple[str, int], int] = {}
+    deleted = read_deletions(settings.store_path_root_dir, log.disk).lowered_to(end)
     built_until = log.min_offset
     try:
         for key, queue in queues.queues.items():
@@ -284,22 +299,33 @@ def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[s
         queues.close()
     for records in proved_records(log, built_until, end):
         if (records.sys_flag & INNER_BATCH_FLAG).any():
-            _add_batch_ends(records, ends)
+            _add_batch_ends(records, ends, deleted)
         begins, lengths = records.topic
-        columns = (begins, lengths, records.ints("queueId"), records.ints("queueOffset"), records.sys_flag)
-        for at, length, queue_id, queue_offset, flags in zip(*(column.tolist() for column in columns), strict=True):
+        columns = (
+            begins,
+            lengths,
+            records.ints("queueId"),
+            records.ints("queueOffset"),
+            records.sys_flag,
+            records.physical_offset,
+        )
+        for at, length, queue_id, queue_offset, flags, offset in zip(*(one.tolist() for one in columns), strict=True):
             if flags & TRANSACTION_TYPE_MASK not in QUEUED_TRANSACTION_TYPES:
                 continue
             topic = bytes(records.buffer[at : at + length]).decode("utf-8", "replace")
+            if deleted.is_deleted(topic, offset):
+                continue
             ends[topic, queue_id] = max(ends.get((topic, queue_id), 0), queue_offset + 1)
     return ends
 
 
-def _add_batch_ends(records: Records, ends: dict[tuple[str, int], int]) -> None:
+def _add_batch_ends(records: Records, ends: dict[tuple[str, int], int], deleted: DeletedTopicTable) -> None:
     """Count the messages of batches of 5.x: each takes as many queue offsets as its batch has messages."""
     for at in records.at[(records.sys_flag & INNER_BATCH_FLAG) != 0].tolist():
         request = read_dispatch_request(records.buffer.data, at)
         if isinstance(request, DispatchRequest) and request.is_queued:
+            if deleted.is_deleted(request.topic, request.physical_offset):
+                continue
             try:
                 base_offset, batch_size = request.batch
             except ValueError:  # dispatch gives it no unit
@@ -402,7 +428,7 @@ def _write_tables(opened: MessageStore, promotion: Promotion, now_ms: int) -> No
     config, disk = opened.root / CONFIG_FOLDER, opened.disk
     clamp_offsets(config, promotion.queue_ends, disk)
     topics = TopicConfigTable.read(config, disk)
-    topics.topic_config_table.update(new_topics(opened, topics))
+    topics.topic_config_table.update(new_topics(opened, topics, promotion.topics_up_to))
     for table in (topics, SubscriptionGroupTable.read(config, disk)):
         if table.rows:
             table.data_version = table.data_version.next(now_ms)
