@@ -58,6 +58,7 @@ from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication, RightToLead
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
+from rmqha.wire.record import Record
 from rmqha.wire.scan import Scan
 
 ABORT_FILE = "abort"
@@ -460,6 +461,10 @@ class MessageStore:
             self.appender.begin_anew(topic)
         if retired is not None:
             self._remove(retired)
+
+    def was_deleted(self, topic: str, record: Record) -> bool:
+        """Whether the topic that a waiting message goes to was deleted since the message was stored."""
+        return self.derived.dispatcher.deleted.is_deleted(topic, record.physical_offset)
 
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""
