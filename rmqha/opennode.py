@@ -278,7 +278,10 @@ class OpenNode:
         self.services.add("retention", cleaning)
         if self.broker is not None:
             self.broker.clean = cleaning.clean_now
-        self.services.add("state file", self._replicating.keep_state(self.state))
+        state_file = self._replicating.keep_state(self.state)
+        self.services.add("state file", state_file)
+        if self.broker is not None:
+            self.broker.slave_synchronize.in_sync_changed = state_file.write_soon
         snapshots = TableSnapshots(self.store, self._process.run_in_table_thread, machine.now_ms)
         self.services.add(
             "table snapshots",

@@ -58,6 +58,7 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient, loads_table_in_steps
 from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 
+FIRST_LOOK_SECONDS = 0.1
 LOOK_SECONDS = 1.0
 """How often a slave looks whether it is time to ask, and how long a master of ours holds a question."""
 SYNC_SECONDS = 10.0
@@ -173,7 +174,7 @@ class SlaveSynchronize(PeriodicService):
         timers: TimerCheckPoints | None = None,
     ) -> None:
         super().__init__(
-            "copying the master's tables", LOOK_SECONDS, self._synchronize, clock, first_after=LOOK_SECONDS
+            "copying the master's tables", LOOK_SECONDS, self._synchronize, clock, first_after=FIRST_LOOK_SECONDS
         )
         self._seconds = MEMBER_SYNC_SECONDS if lookup.is_member else SYNC_SECONDS
         self._rests_until = self._regular_at = 0.0
@@ -205,6 +206,8 @@ class SlaveSynchronize(PeriodicService):
         self._master: MasterClient | None = None
         self._master_address: str | None = None
         self._failing: dict[RequestCode, str] = {}
+        self.in_sync_changed: Callable[[], None] = lambda: None
+        """Called when the tables have become the master's, or are no longer."""
         self._in_sync: bool | None = None
         self._in_sync_since = time.time()
         self._running: Deferred[None] | None = None
@@ -377,6 +380,7 @@ class SlaveSynchronize(PeriodicService):
         in_sync = not failing
         if in_sync is not self._in_sync:
             self._in_sync, self._in_sync_since = in_sync, time.time()
+            self.in_sync_changed()
         new = {code: reason for code, reason in failing.items() if code not in self._failing}
         for reason in dict.fromkeys(new.values()):
             tables = [code.name for code in new if new[code] == reason]
