@@ -348,6 +348,11 @@ class Event(StrEnum):
     REWOUND = "rewound", "warn", "The slave cut what its master does not have. The bytes are kept in `kept`."
     NOT_REWOUND = "not_rewound", "error", "The slave could not rewind its log, for the given reason. It tries again."
     PROMOTION_STARTED = "promotion_started", "warn", "The slave is promoted, and stops following its master."
+    POPPED_ABANDONED = (
+        "popped_abandoned",
+        "warn",
+        "The new master does not give messages again that POP consumers of 5.x hold: `count`.",
+    )
     PROMOTED = "promoted", "warn", "The node is the master now: `role`, `epoch`, `end`."
 
     # A master and its slaves

@@ -101,6 +101,8 @@ class OpenNode:
         self.slave: HASlaveService | None = None
         self.serving: LogServing | None = None
         self.broker: BrokerService | None = None
+        self.promotion_warning: str | None = None
+        """What the promotion to a master has left behind, for operators."""
         self._confirmed_follower: ConfirmedFollower | None = None
         self._gate: AclGate | None = None
         if plan.settings.broker_role is BrokerRole.SLAVE:
@@ -378,6 +380,8 @@ class OpenNode:
     def _warnings(self) -> list[str]:
         """What an operator should know in any state."""
         found = [] if self.slave is None else self.slave.warnings
+        if self.promotion_warning is not None:
+            found = [*found, self.promotion_warning]
         progress = self.store.derived.dispatcher.progress
         if progress is not None:
             found = [*found, progress]

@@ -15,9 +15,9 @@ from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.deletions import DeletedTopicTable, read_deletions
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
-from rmqha.store.derived.consumequeue import ConsumeQueue
+from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request
-from rmqha.store.derived.queuetable import open_queues
+from rmqha.store.derived.queuetable import QueueTable, open_queues
 from rmqha.store.epochs import Epoch, add_epoch, next_epoch, note_promotion, promoted_role
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
@@ -35,6 +35,7 @@ from rmqha.store.metadata import (
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.offline.clamping import Moved, QueueEnds, clamp_offsets, clamp_to_ends
 from rmqha.store.offline.target import proved_records
+from rmqha.store.popinflight import REVIVE_TOPIC_PREFIX, PopInFlight, PopNotes, popped_in_words
 from rmqha.store.reading import MessageReader
 from rmqha.store.timers import TimerCheckPoint, WaitingTimers, waiting_timers
 from rmqha.times import iso_time
@@ -81,9 +82,11 @@ class Promotion:
     The log will end at ``end``. After that a crash left ``cut_bytes``. At ``last_contact`` the old master was
     ``lag_bytes`` ahead: those bytes are not here. Each is None if it is unknown. ``delayed`` counts delayed
     messages that are not delivered yet. ``half_messages`` counts the messages of the half topic that the transaction
-    check has not passed yet: some of these transactions have ended. ``timers`` are timer messages of 5.x: a master of
-    ours does not deliver them. From ``unproved_from`` on, the log was not flushed at an unclean stop, and was not
-    compared with the old master since: a message there may have lost its properties.
+    check has not passed yet: some of these transactions have ended. ``timers`` are timer messages of 5.x that wait.
+    ``popped`` are messages that POP consumers of 5.x hold: a master of ours does not give them again. From
+    ``unproved_from`` on, the log was not flushed at an unclean stop, and was not compared with the old master since: a
+    message there may have lost its properties. The table of topics has those of all messages before ``topics_up_to``,
+    None if that is not known.
     """
 
     role: BrokerRole
@@ -101,8 +104,8 @@ class Promotion:
     timers: WaitingTimers
     moved: tuple[Moved, ...]
     unproved_from: int | None
-    topics_up_to: int | None = None
-    """The table of topics has those of all messages before this; None if that is not known."""
+    topics_up_to: int | None
+    popped: PopInFlight
 
 
 def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
@@ -126,6 +129,7 @@ def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
         "timerMessages": promotion.timers.count,
         "timerTopics": dict(promotion.timers.topics.most_common(TIMER_TOPICS_NAMED)),
         "timersAreAll": promotion.timers.is_all,
+        **promotion.popped.as_json(),
         "movedOffsets": [moved._asdict() for moved in promotion.moved],
         "queues": queues,
     }
@@ -176,32 +180,62 @@ def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None
     log = open_log(settings, owned=False, disk=disk)
     try:
         ends = ends_of_queues(settings, log, end)
-        timers = _timers_of(settings, log, examined.found.store_timestamp)
+        waiting = _waiting_in(settings, log, examined.found.store_timestamp)
     finally:
         log.close()
     epoch = next_epoch(root, 1 if state is None else state.epoch, disk)
     doubted = None if state is None else state.doubted_from(examined.clean_stop, examined.checked_from)
     cut_bytes = examined.written_end - end
-    return _promotion(root, role, epoch, examined.min_offset, end, cut_bytes, doubted, ends, timers, state, disk)
+    return _promotion(root, role, epoch, examined.min_offset, end, cut_bytes, doubted, ends, waiting, state, disk)
 
 
-def _timers_of(settings: Settings, log: CommitLog, stored_ms: int) -> WaitingTimers:
-    """The timer messages of 5.x that nobody has delivered, as far as the queue has them. Raises StoreError, OSError.
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What waits in a store of 5.x."""
+
+    timers: WaitingTimers
+    popped: PopInFlight
+
+
+def check_popped(settings: Settings, role: BrokerRole, state: NodeState | None, disk: Disk = DISK) -> None:
+    """Raises NotPromotable if POP consumers hold messages of this store, which a master of ours does not give again.
+
+    The store may be open. Raises LogDamaged, StoreError, OSError.
+    """
+    folder = settings.store_path_root_dir / CONSUME_QUEUE_FOLDER
+    topics = disk.folders_in(folder) if disk.is_folder(folder) else []
+    if not any(topic == TIMER_TOPIC or topic.startswith(REVIVE_TOPIC_PREFIX) for topic in topics):
+        return
+    popped = plan_promotion(settings, role, state, disk).popped
+    if popped.count:
+        words = popped_in_words(popped.as_json())
+        raise NotPromotable(ExitCode.IN_USE, f"{words}. --abandon-popped promotes it all the same")
+
+
+def _waiting_in(settings: Settings, log: CommitLog, stored_ms: int) -> _Waiting:
+    """What waits, as far as the queues have it. Raises StoreError, OSError.
 
     ``stored_ms`` is when the last message of the log was stored.
     """
     root = settings.store_path_root_dir
     queues = open_queues(root, settings, owned=False, problems={}, disk=log.disk)
     try:
-        queue = queues.get(TIMER_TOPIC, TIMER_QUEUE_ID)
-        if queue is not None:
-            queue.find_end()
-            queue.correct_min_offset(log.min_offset)
+        for (topic, _), queue in queues.queues.items():
+            if topic == TIMER_TOPIC or topic.startswith(REVIVE_TOPIC_PREFIX):
+                queue.find_end()
+                queue.correct_min_offset(log.min_offset)
         reader = MessageReader(log, queues, None, settings, is_slave=True)
-        point = TimerCheckPoint.read(root / CONFIG_FOLDER, log.disk)
-        return waiting_timers(queue, reader.message_at, point, stored_ms)
+        return _waiting(root, queues, reader, stored_ms, log.disk)
     finally:
         queues.close()
+
+
+def _waiting(root: Path, queues: QueueTable, reader: MessageReader, stored_ms: int, disk: Disk) -> _Waiting:
+    point = TimerCheckPoint.read(root / CONFIG_FOLDER, disk)
+    notes = PopNotes(read_deletions(root, disk))
+    timers = waiting_timers(queues.get(TIMER_TOPIC, TIMER_QUEUE_ID), reader.message_at, point, stored_ms, notes.add)
+    notes.add_revived(queues, reader.message_at, ConsumerOffsetTable.read(root / CONFIG_FOLDER, disk).offset_table)
+    return _Waiting(timers, notes.in_flight())
 
 
 def _promotion(
@@ -213,7 +247,7 @@ def _promotion(
     cut_bytes: int,
     doubted_from: int | None,
     ends: QueueEnds,
-    timers: WaitingTimers,
+    waiting: _Waiting,
     state: NodeState | None,
     disk: Disk,
 ) -> Promotion:
@@ -238,10 +272,11 @@ def _promotion(
             if topic == SCHEDULE_TOPIC
         ),
         max(0, ends.get((HALF_TOPIC, 0), 0) - half_from),
-        timers,
+        waiting.timers,
         tuple(moved),
         None if doubted_from is None or doubted_from >= end else doubted_from,
         None if state is None else state.topics_up_to,
+        waiting.popped,
     )
 
 
@@ -395,12 +430,8 @@ def promote_open_store(
         lag_bytes=None,
         lag_seconds=None,
     )
-    timers = waiting_timers(
-        opened.derived.queues.get(TIMER_TOPIC, TIMER_QUEUE_ID),
-        opened.reader.message_at,
-        TimerCheckPoint.read(root / CONFIG_FOLDER, disk),
-        opened.commit_log.last_store_timestamp,
-    )
+    stored_ms = opened.commit_log.last_store_timestamp
+    waiting = _waiting(root, opened.derived.queues, opened.reader, stored_ms, disk)
     promotion = _promotion(
         root,
         role,
@@ -410,7 +441,7 @@ def promote_open_store(
         opened.recovery.cut_bytes,
         None if before is None else before.doubted_from(opened.recovery.clean_stop, opened.recovery.checked_from),
         opened.derived.queue_offsets(),
-        timers,
+        waiting,
         before,
         disk,
     )
