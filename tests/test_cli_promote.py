@@ -61,5 +61,5 @@ class PoppedTests(CommandTestCase):
         for options in ((), ("--force",)):
             refused = self.run_command("promote", store, *options)
             self.assertEqual(refused.exit_code, ExitCode.IN_USE)
-            self.assertIn("--abandon-popped promotes it all the same", refused.output)
+            self.assertIn("--abandon-popped promotes it anyway", refused.output)
         self.assertIn("They were abandoned", self.output_of("promote", store, "--abandon-popped"))

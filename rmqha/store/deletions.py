@@ -2,7 +2,7 @@
 
 A deletion takes the queues of a topic, and its messages stay in the log until retention. Queues are built from the log,
 so each build must know what was deleted: a record of the topic before its mark gets no place in a queue. A topic of the
-same name begins anew after the mark, with queue offset 0. Java brokers do not know the file, and leave it alone.
+same name starts again after the mark, with queue offset 0. Java brokers do not know the file, and leave it alone.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -124,7 +124,7 @@ def _read_deletions(topic: str, rows: Any) -> Iterator[Deletion]:
             raise ValueError(f"a deletion of {shorten(topic)} is not an object")
         offset = read_integer(row.get("offset"), LONG_BITS)
         if offset < 0:
-            raise ValueError(f"{shorten(topic)} was deleted at {offset}, which is no offset")
+            raise ValueError(f"{shorten(topic)} was deleted at {offset}, which is not an offset")
         yield Deletion(topic, offset, read_integer(row.get("time", 0), LONG_BITS))
 
 

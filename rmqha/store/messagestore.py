@@ -454,11 +454,11 @@ class MessageStore:
     def set_deleted(self, deleted: DeletedTopicTable) -> None:
         """From now on this is what was deleted, and it is on the disk. Raises OSError.
 
-        The queues of the topics begin anew, and take messages again. A thread removes the old ones.
+        The queues of the topics start again from 0, and take messages. A thread removes the old ones.
         """
         retired = self.derived.set_deleted(deleted)
         for topic in self.appender.closed_topics & deleted.marks.keys():
-            self.appender.begin_anew(topic)
+            self.appender.start_again(topic)
         if retired is not None:
             self._remove(retired)
 

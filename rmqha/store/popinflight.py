@@ -26,7 +26,7 @@ CHECKPOINT, ACK, BATCH_ACK = "ck", "ack", "bAck"
 MOST_LOOKED_AT = 200_000
 MAX_MESSAGES = 128
 """Of one checkpoint. Java hands out 32 at once."""
-MOST_GROUPS_TOLD = 20
+MOST_GROUPS_NAMED = 20
 
 
 class _Key(NamedTuple):
@@ -53,11 +53,11 @@ class PopInFlight:
 
     def as_json(self) -> dict[str, Any]:
         """For the answer to ``rmqha promote --json``."""
-        told = [
+        groups = [
             {"group": group, "topic": topic, "messages": count}
-            for (group, topic), count in self.groups.most_common(MOST_GROUPS_TOLD)
+            for (group, topic), count in self.groups.most_common(MOST_GROUPS_NAMED)
         ]
-        return {"poppedMessages": self.count, "poppedGroups": told, "poppedAreAll": self.is_all}
+        return {"poppedMessages": self.count, "poppedGroups": groups, "poppedAreAll": self.is_all}
 
 
 def popped_in_words(found: Mapping[str, Any]) -> str:

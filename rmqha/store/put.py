@@ -92,7 +92,7 @@ class Appender:
         self.queue_offsets = queue_offsets
         self.closed_topics: set[str] = set()
 
-    def begin_anew(self, topic: str) -> None:
+    def start_again(self, topic: str) -> None:
         """Give the queues of this topic offsets from 0 on: it was deleted."""
         for key in [key for key in self.queue_offsets if key[0] == topic]:
             del self.queue_offsets[key]

@@ -191,7 +191,7 @@ class TableTests(SynchronousTestCase):
             ([], "is not an object"),
             ({"deletedTopics": {"T": 5}}, "are not a list"),
             ({"deletedTopics": {"T": [5]}}, "is not an object"),
-            ({"deletedTopics": {"T": [{"offset": -5}]}}, "which is no offset"),
+            ({"deletedTopics": {"T": [{"offset": -5}]}}, "which is not an offset"),
             ({"deletedTopics": {"T": [{}]}}, "is not an integer"),
         ):
             with self.assertRaisesRegex(ValueError, words):
@@ -244,7 +244,7 @@ class RestoreTests(StoreTestCase):
         self.snapshot(self.made.end)
         self.assertEqual(self.restore(self.made.end)[0], {"A"})
 
-    def test_a_topic_that_was_deleted_after_the_snapshot_is_gone_with_what_was_read_of_it(self) -> None:
+    def test_a_topic_that_was_deleted_after_the_snapshot_is_gone(self) -> None:
         self.write_topics("A", "Bb")
         ConsumerOffsetTable({"A@G": {0: 1}, "Bb@G": {0: 1}}).write(self.store / CONFIG_FOLDER)
         self.snapshot(self.made.messages[2].start)

@@ -1,6 +1,7 @@
 """What POP consumers of a 5.x master hold, by the notes that its log has of it."""
 
 import json
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +41,7 @@ class PopInFlightTests(SynchronousTestCase):
     def note(self, tag: str, body: str, waits: bool = True, queue_id: int = 3) -> None:
         """A note of the master: one that waits in the timer topic, or one that has come to the revive topic."""
         place = (TIMER_TOPIC, 0) if waits else (REVIVE, queue_id)
-        fields = {"REAL_TOPIC": REVIVE, "REAL_QID": str(queue_id), "TIMER_OUT_MS": str(NOW_MS)}
+        fields: dict[str, Any] = {"REAL_TOPIC": REVIVE, "REAL_QID": str(queue_id), "TIMER_OUT_MS": str(NOW_MS)}
         self.writer.put(*place, body.encode(), TAGS=tag, **fields)
 
     def held(self) -> dict[tuple[str, str], int]:

@@ -2,7 +2,7 @@
 
 The slave asks for four tables and replaces its own with them. A master of ours tells it which of them have changed
 (AWAIT_TABLE_CHANGES): new topics, groups and deletions come at once, offsets within a second. A Java master is asked
-every ten seconds, and within a second if a message came of a topic that our table lacks.
+every ten seconds, and within a second if a message came of a topic that our table does not have.
 
 A table that the slave cannot get, or cannot read, stays as it is until the next time. state.json says whether the
 tables are in sync, separately from the log, because the log may be in sync while the tables are not.
@@ -68,8 +68,8 @@ MEMBER_SYNC_SECONDS = 1.0
 MOST_OF_TIME = 0.05
 """How much of its time a slave spends at most on copying tables."""
 LEAST_REST_SECONDS = 0.1
-MAX_LACKED = 1000
-"""Topics of messages, that the table lacks, for which the master is asked before its time."""
+MAX_UNKNOWN = 1000
+"""How many topics without a row, of which messages came, let the master be asked before its time."""
 MAX_ROWS = 1_000_000
 TABLE_NAMES = {
     RequestCode.GET_ALL_TOPIC_CONFIG: "topicConfigTable",
@@ -181,11 +181,11 @@ class SlaveSynchronize(PeriodicService):
         self._tells_changes: bool | None = None
         """Whether the master tells of changes: a Java broker does not. None: not asked yet."""
         self._versions: Mapping[str, str] = {}
-        """The versions of the master's tables, as it told them last; empty if it tells none."""
+        """The versions of the master's tables, as it sent them last; empty if it sends none."""
         self._changes_problem: str | None = None
         self._taken: dict[str, str] = {}
         """The versions of the tables that were copied."""
-        self._lacked: set[str] = set()
+        self._unknown_topics: set[str] = set()
         """Topics of messages that were not in the table since the last regular look."""
         self._store = store
         store.subscribe(self._message_arrived)
@@ -234,7 +234,7 @@ class SlaveSynchronize(PeriodicService):
             return succeed(None)
         if now >= self._regular_at:
             self._regular_at = now + self._seconds - LOOK_SECONDS / 2
-            self._lacked.clear()
+            self._unknown_topics.clear()
         self._running = Deferred.fromCoroutine(self._follow_changes())
         return self._running.addErrback(self._ended)
 
@@ -282,8 +282,12 @@ class SlaveSynchronize(PeriodicService):
     def _message_arrived(self, request: DispatchRequest, _: int) -> None:
         """A Java master does not tell of a new topic, but its first message does: ask for the table soon."""
         topic = request.topic
-        if topic not in self._topics.table.rows and topic not in self._lacked and len(self._lacked) < MAX_LACKED:
-            self._lacked.add(topic)
+        if (
+            topic not in self._topics.table.rows
+            and topic not in self._unknown_topics
+            and len(self._unknown_topics) < MAX_UNKNOWN
+        ):
+            self._unknown_topics.add(topic)
             self._rests_until = 0.0
 
     def _ended(self, failure: Failure) -> None:
@@ -318,7 +322,7 @@ class SlaveSynchronize(PeriodicService):
         self._judge(failing)
 
     async def _copy_if_changed(self, master: MasterClient, code: RequestCode, take: Take) -> None:
-        """Copy a table, unless the master has told that it is the one that we took last."""
+        """Copy a table, unless the master says that it is the one that we took last."""
         name = VERSION_NAMES.get(code, "")
         version = self._versions.get(name)
         if version is None or self._taken.get(name) != version:

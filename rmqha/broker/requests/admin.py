@@ -294,7 +294,7 @@ class TopicAdminProcessor:
     def delete_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Delete a topic with its queues, and what groups have read of it. Its messages stay in the log.
 
-        A topic of the same name begins anew, with queue offset 0, here and on our slaves.
+        A topic of the same name starts again from queue offset 0, here and on our slaves.
         """
         name = self._topic_to_change(Header(request))
         self._tell(connection, f"deletes topic {name}")

@@ -92,7 +92,7 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         await self._consumer_offsets.persist()
 
     async def _apply(self, new: tuple[Deletion, ...]) -> None:
-        """Bring the marks to the disk, then let the queues begin anew. Raises OSError."""
+        """Bring the marks to the disk, then let the queues start again from 0. Raises OSError."""
         self.persist()
         await self.written()
         self._store.set_deleted(self.table)

@@ -164,10 +164,10 @@ class Derived:
         self._set_queues_aside(root, problems)
         misplaced = self._set_misplaced_aside(self.queues.misplaced)
         refill_from = self._log_lost_units(problems)
-        begun_anew = self._queues_to_begin_anew(deleted, NOTHING_DELETED)
-        if begun_anew:
-            remove_retired(self._retire(begun_anew), self._disk)
-            refill_from = min(refill_from, *begun_anew.values())
+        rebuilt = self._topics_to_rebuild(deleted, NOTHING_DELETED)
+        if rebuilt:
+            remove_retired(self._retire(rebuilt), self._disk)
+            refill_from = min(refill_from, *rebuilt.values())
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
         if problems or misplaced:  # queues skip units that they have
@@ -182,7 +182,7 @@ class Derived:
             begun = self.index.end_phy_offset
             self.index.truncate(begun)  # a message's keys may be in two files
             start = min(start, max(log.min_offset, begun))
-        if self._log_end - start > MARKED_BYTES or problems or misplaced or damaged or begun_anew:
+        if self._log_end - start > MARKED_BYTES or problems or misplaced or damaged or rebuilt:
             note_dispatched_until(root, start, self._disk)
         self._cut_index(recovery, start)
         pause = SLAVE_PAUSE_SECONDS if settings.broker_role is BrokerRole.SLAVE else FIRST_PAUSE_SECONDS
@@ -391,8 +391,8 @@ class Derived:
             deleted.write(self._root / CONFIG_FOLDER, self._disk)
         return deleted
 
-    def _queues_to_begin_anew(self, deleted: DeletedTopicTable, former: DeletedTopicTable) -> dict[str, int]:
-        """The topics whose queues have messages that were deleted, or lack some that were not.
+    def _topics_to_rebuild(self, deleted: DeletedTopicTable, former: DeletedTopicTable) -> dict[str, int]:
+        """The topics whose queues have messages that were deleted, or do not have some that were not.
 
         Each with the offset of the log from which on they are built again. ``former`` is what they were built by.
         Raises OSError.
@@ -425,15 +425,15 @@ class Derived:
         Returns the folder with the old ones, which is to be removed, if there are any. Raises OSError.
         """
         former, self.dispatcher.deleted = self.dispatcher.deleted, deleted
-        begun_anew = self._queues_to_begin_anew(deleted, former)
-        if not begun_anew:
+        rebuilt = self._topics_to_rebuild(deleted, former)
+        if not rebuilt:
             return None
         self.queues.write_pending()
-        start = min(begun_anew.values())
+        start = min(rebuilt.values())
         if start < self.dispatcher.reput_offset:
             self._log_end = self._commit_log.verified_offset  # ``note_unfinished`` looks at what is there now
             note_dispatched_until(self._root, min(start, self._marked()), self._disk)
-        retired = self._retire(begun_anew)
+        retired = self._retire(rebuilt)
         self.dispatcher.go_back_to(start)
         return retired
 

@@ -585,7 +585,7 @@ class Dispatcher:
         return True
 
     def _has_place(self, request: DispatchRequest) -> bool:
-        """Whether the message belongs into a queue: it is no half of a transaction, and was not deleted."""
+        """Whether the message belongs into a queue: it is not a half of a transaction, and was not deleted."""
         return request.is_queued and not self.deleted.is_deleted(request.topic, request.physical_offset)
 
     @property

@@ -209,7 +209,7 @@ def check_popped(settings: Settings, role: BrokerRole, state: NodeState | None, 
     popped = plan_promotion(settings, role, state, disk).popped
     if popped.count:
         words = popped_in_words(popped.as_json())
-        raise NotPromotable(ExitCode.IN_USE, f"{words}. --abandon-popped promotes it all the same")
+        raise NotPromotable(ExitCode.IN_USE, f"{words}. --abandon-popped promotes it anyway")
 
 
 def _waiting_in(settings: Settings, log: CommitLog, stored_ms: int) -> _Waiting:
