@@ -348,6 +348,11 @@ class Event(StrEnum):
     REWOUND = "rewound", "warn", "The slave cut what its master does not have. The bytes are kept in `kept`."
     NOT_REWOUND = "not_rewound", "error", "The slave could not rewind its log, for the given reason. It tries again."
     PROMOTION_STARTED = "promotion_started", "warn", "The slave is promoted, and stops following its master."
+    POPPED_ABANDONED = (
+        "popped_abandoned",
+        "warn",
+        "The new master does not give messages again that POP consumers of 5.x hold: `count`.",
+    )
     PROMOTED = "promoted", "warn", "The node is the master now: `role`, `epoch`, `end`."
 
     # A master and its slaves
@@ -560,6 +565,7 @@ class Event(StrEnum):
     PULL_UNREADABLE = "pull_unreadable", "error", "A pull failed, because messages cannot be read from the disk."
     PULL_OUT_OF_RANGE = "pull_out_of_range", "warn", "A group reads a queue at an offset that it does not have."
     ADMIN_CHANGE = "admin_change", "info", "An administrator creates, changes or deletes a topic or a group."
+    TOPICS_DELETED = "topics_deleted", "info", "Topics were deleted with their queues."
     CLEANING_REQUESTED = "cleaning_requested", "warn", "An administrator asks for cleaning."
     OFFSETS_CLONED = "offsets_cloned", "warn", "An administrator gives a group the offsets of another one."
     OFFSETS_RESET = "offsets_reset", "warn", "An administrator resets the offsets of a group."

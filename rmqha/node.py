@@ -55,11 +55,13 @@ from rmqha.store.offline.promote import (
     Promotion,
     Reason,
     check_disk,
+    check_popped,
     plan_promotion,
     promotion_as_json,
 )
 from rmqha.store.offline.rewind import check_room, fork_line, record_at
 from rmqha.store.opening import OpeningStopped
+from rmqha.store.popinflight import popped_in_words
 from rmqha.web.nodeweb import node_web
 
 
@@ -324,6 +326,7 @@ class Node(ProcessService):
         """Carry out an order of ``rmqha promote``. Raises OrderRefused, StoreError, OSError."""
         try:
             role, dry_run, force = BrokerRole(order["role"]), bool(order["dryRun"]), bool(order["force"])
+            abandons_popped = bool(order.get("abandonPopped"))
         except (KeyError, ValueError) as error:
             raise OrderRefused(ExitCode.USAGE, f"the order does not say which role: {error}") from error
         self._check_promotable(force)
@@ -336,6 +339,13 @@ class Node(ProcessService):
             planning = partial(plan_promotion, settings, role, before)
             found: Promotion = await deferToThreadPool(self._reactor, self._table_threads, planning)
             return self._promotion_answer(found)
+        if not abandons_popped:
+            checking = partial(check_popped, settings, role, before)
+            try:
+                await deferToThreadPool(self._reactor, self._table_threads, checking)
+            except NotPromotable as error:
+                raise OrderRefused(error.code, str(error)) from error
+            self._check_promotable(force)  # it took its time
         self._enter(Phase.CHANGING)
         changed = self._working = Deferred()
         try:
@@ -393,6 +403,10 @@ class Node(ProcessService):
         close = self._close_to_open_again
         store, promotion = await reopen_as_master(node.store, close, opening, role, before, self._machine, reason)
         await self._run(store)
+        if promotion.popped.count:
+            words = popped_in_words(promotion.popped.as_json())
+            self._log.warn("{words}", event=Event.POPPED_ABANDONED, words=words, count=promotion.popped.count)
+            self.open_node.promotion_warning = words
         self._log.warn(
             "this node is the {role} now, epoch {epoch}, from {end} on",
             event=Event.PROMOTED,

@@ -102,6 +102,8 @@ class OpenNode:
         self.slave: HASlaveService | None = None
         self.serving: LogServing | None = None
         self.broker: BrokerService | None = None
+        self.promotion_warning: str | None = None
+        """What the promotion to a master has left behind, for operators."""
         self._confirmed_follower: ConfirmedFollower | None = None
         self._gate: AclGate | None = None
         if plan.settings.broker_role is BrokerRole.SLAVE:
@@ -286,7 +288,10 @@ class OpenNode:
         self.services.add("retention", cleaning)
         if self.broker is not None:
             self.broker.clean = cleaning.clean_now
-        self.services.add("state file", self._replicating.keep_state(self.state))
+        state_file = self._replicating.keep_state(self.state)
+        self.services.add("state file", state_file)
+        if self.broker is not None:
+            self.broker.slave_synchronize.in_sync_changed = state_file.write_soon
         snapshots = TableSnapshots(self.store, self._process.run_in_table_thread, machine.now_ms)
         self.services.add(
             "table snapshots",
@@ -383,6 +388,8 @@ class OpenNode:
     def _warnings(self) -> list[str]:
         """What an operator should know in any state."""
         found = [] if self.slave is None else self.slave.warnings
+        if self.promotion_warning is not None:
+            found = [*found, self.promotion_warning]
         progress = self.store.derived.dispatcher.progress
         if progress is not None:
             found = [*found, progress]

@@ -3,10 +3,15 @@
 import shutil
 from dataclasses import replace
 
+from rmqha.exitcodes import ExitCode
+from rmqha.settings import make_settings
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.store.nodestate import NodeState, Offsets
 from tests.fixtures import new_folder
 from tests.store.offline.test_prefix import fixed_log, store_of
+from tests.store.queues import Writer
+from tests.store.test_popinflight import JAVAS_CHECKPOINT, REVIVE
 from tests.test_cli import CommandTestCase
 
 
@@ -36,3 +41,25 @@ class DryRunTests(CommandTestCase):
         self.assertNotIn("unclean stop", self.said())
         (self.store_path / "abort").touch()
         self.assertIn("the last 300 bytes were not certainly on the disk at an unclean stop", self.said())
+
+
+class PoppedTests(CommandTestCase):
+    """POP consumers of a 5.x master hold messages of the store."""
+
+    def test_a_promotion_says_so_and_wants_a_switch_that_is_not_force(self) -> None:
+        store = new_folder(self) / "store"
+        settings = make_settings({"storePathRootDir": str(store), "mappedFileSizeCommitLog": "65536"})
+        opened = MessageStore(settings)
+        Writer(opened.commit_log).put(REVIVE, 0, JAVAS_CHECKPOINT.encode(), TAGS="ck")
+        opened.derived.dispatcher.catch_up()
+        opened.close_now()
+        end = opened.commit_log.max_offset
+        NodeState("1f", role="SLAVE", state="STOPPED", offsets=Offsets(0, *[end] * 4)).write(store)
+        said = self.output_of("promote", store, "--dry-run")
+        self.assertIn("3 messages are with POP consumers", said)
+        self.assertIn("wants --abandon-popped", said)
+        for options in ((), ("--force",)):
+            refused = self.run_command("promote", store, *options)
+            self.assertEqual(refused.exit_code, ExitCode.IN_USE)
+            self.assertIn("--abandon-popped promotes it anyway", refused.output)
+        self.assertIn("They were abandoned", self.output_of("promote", store, "--abandon-popped"))

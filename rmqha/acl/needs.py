@@ -70,6 +70,7 @@ WHOLE_BROKER_CODES = (
     RequestCode.GET_ALL_PRODUCER_INFO,
     RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
     RequestCode.VIEW_BROKER_STATS_DATA,
+    RequestCode.AWAIT_TABLE_CHANGES,
 )
 """What slaves ask for, and what tells of the topics, groups and clients of all accounts."""
 

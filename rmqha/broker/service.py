@@ -38,16 +38,19 @@ from rmqha.broker.requests.recall import RecallProcessor
 from rmqha.broker.requests.reply import ReplyProcessor
 from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
 from rmqha.broker.requests.stamps import Stamps
+from rmqha.broker.requests.tablechanges import TableChangesProcessor
 from rmqha.broker.requests.toclients import ToClientsProcessor
 from rmqha.broker.requests.transaction import TransactionalMessageService
 from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
-from rmqha.broker.tables.brokertables import BrokerTables
+from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.clients import (
     ClientHousekeepingService,
     ClientManageProcessor,
     ConsumerManager,
     ProducerManager,
 )
+from rmqha.broker.tables.configmanager import TableStorage
+from rmqha.broker.tables.deletedtopics import DeletedTopics, Deleting
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.locks import RebalanceLockManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
@@ -217,12 +220,18 @@ class BrokerService(OrderedServices):
         self.consumer_offsets = ConsumerOffsetManager(
             folder, clock, settings.flush_consumer_offset_interval_ms, run_in_thread, self.turns
         )
-        self.tables = BrokerTables(self.topics, self.groups, self.consumer_offsets)
+        self.deleted_topics = DeletedTopics(
+            TableStorage(folder, run_in_thread, clock, store.disk),
+            store,
+            Deleting(self.topics, self.consumer_offsets, self.turns, now_ms),
+        )
+        self.tables = CopiedTables(self.topics, self.groups, self.consumer_offsets, self.deleted_topics)
         self._stamps = Stamps(lambda: self.store_host, now_ms)
         self.stats = BrokerStats(settings.broker_cluster_name, clock, now_ms)
         self.producers = ProducerManager()
         self.consumers = ConsumerManager(settings, self.groups)
         self.locks = RebalanceLockManager(clock, self._may_lock)
+        self._table_changes = TableChangesProcessor(self.tables, lambda: store.commit_log.min_offset, clock)
         self.schedule = ScheduleMessageService(folder, store, settings, clock, now_ms, run_in_thread)
         self.timers = TimerMessageService(store, settings, clock, now_ms, self.turns, run_in_thread)
         self.held_pulls = PullRequestHoldService(
@@ -318,6 +327,7 @@ class BrokerService(OrderedServices):
         self.add("topics", self.topics)
         self.add("groups", self.groups)
         self.add("consumer offsets", self.consumer_offsets)
+        self.add("deleted topics", self.deleted_topics)
         self.add("delayed messages", self.schedule)
         self.add("timer messages", self.timers)
         self.add("statistics", self.stats)
@@ -422,6 +432,7 @@ class BrokerService(OrderedServices):
             self.locks.processors(),
             PopProcessor().processors(),
             later_processors(),
+            self._table_changes.processors(),
             self.transactions.processors(),
             *self._admin_processors(),
         ]
@@ -462,7 +473,7 @@ class BrokerService(OrderedServices):
             self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
         )
         return [
-            TopicAdminProcessor(topics, groups, offsets, self.stats, self.is_slave).processors(),
+            TopicAdminProcessor(self.tables, self.stats, self.is_slave).processors(),
             TableProcessor(
                 topics,
                 groups,

@@ -36,11 +36,13 @@ from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.promote import (
     NotPromotable,
     check_disk,
+    check_popped,
     check_promotable,
     plan_promotion,
     promotion_as_json,
 )
 from rmqha.store.offline.promote import promote as promote_store
+from rmqha.store.popinflight import popped_in_words
 from rmqha.tls.endpoints import ClientTLS
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
 
@@ -60,6 +62,11 @@ ROLES = {"sync-master": BrokerRole.SYNC_MASTER, "async-master": BrokerRole.ASYNC
     help="The role. Until it has a slave, a sync-master answers SLAVE_NOT_AVAILABLE instead of SEND_OK.",
 )
 @click.option("--force", is_flag=True, help="Although the master may be alive, or the slave is in GAP or DIVERGED.")
+@click.option(
+    "--abandon-popped",
+    is_flag=True,
+    help="Although POP consumers of RocketMQ 5.x hold messages that no master of ours gives to their groups again.",
+)
 @DRY_RUN
 @with_tls
 @SETTINGS
@@ -68,6 +75,7 @@ def promote(
     where: str,
     role: str,
     force: bool,
+    abandon_popped: bool,
     dry_run: bool,
     tls: ClientTLS,
     conf: Path | None,
@@ -83,9 +91,15 @@ def promote(
     When the old master comes back it must not run as a master: see rmqha rewind.
     """
     store = Path(where)
-    order = {"order": "promote", "role": ROLES[role].value, "dryRun": dry_run, "force": force}
+    order = {
+        "order": "promote",
+        "role": ROLES[role].value,
+        "dryRun": dry_run,
+        "force": force,
+        "abandonPopped": abandon_popped,
+    }
     if store.is_dir() and not is_locked(store / LOCK_FILE):
-        found = _offline(settings_of(store, conf, sets), ROLES[role], dry_run, force)
+        found = _offline(settings_of(store, conf, sets), ROLES[role], dry_run, force, abandon_popped)
     else:
         endpoint = None if store.is_dir() else _endpoint_of(where, tls)
         store, found = _ordered(where, endpoint, order)
@@ -144,7 +158,7 @@ async def _store_of(address: str, endpoint: IStreamClientEndpoint, reactor: Any)
     return store
 
 
-def _offline(settings: Settings, role: BrokerRole, dry_run: bool, force: bool) -> dict[str, Any]:
+def _offline(settings: Settings, role: BrokerRole, dry_run: bool, force: bool, abandon_popped: bool) -> dict[str, Any]:
     store = settings.store_path_root_dir
     if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
@@ -162,6 +176,11 @@ def _offline(settings: Settings, role: BrokerRole, dry_run: bool, force: bool) -
         )
     if dry_run:
         return promotion_as_json(plan_promotion(settings, role, state))
+    if not abandon_popped:
+        try:
+            check_popped(settings, role, state)
+        except NotPromotable as error:
+            raise Trouble(error.code, f"{store} is not promoted: {error}") from error
     return promotion_as_json(promote_store(settings, role, int(time.time() * 1000)))
 
 
@@ -197,6 +216,8 @@ def _tell(store: Path, found: dict[str, Any], dry_run: bool) -> None:
             f"{least}{found['timerMessages']} timer messages of RocketMQ 5.x wait ({topics}). This node delivers them "
             "when they are due. A Java 5.x broker that opens this store does so too, and delivers a few again"
         )
+    if found.get("poppedMessages"):
+        say(f"{popped_in_words(found)}. {'The promotion wants --abandon-popped' if dry_run else 'They were abandoned'}")
     moved = found["movedOffsets"]
     say(f"{len(moved)} consumer offsets {'would be' if dry_run else 'were'} set back to the end of their queues")
     for row in moved[:MAX_ROWS_SHOWN]:

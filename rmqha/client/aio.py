@@ -15,6 +15,7 @@ A program needs no reactor of its own. If Twisted's asyncio reactor runs the loo
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -139,10 +140,13 @@ class Client:
         group: str,
         timeout: float = SEND_TIMEOUT_SECONDS,
         retries: Retries = DEFAULT_RETRIES,
+        retry_times: int | None = None,
     ) -> "Producer":
         """Make a producer. Brokers may take ``timeout`` seconds for their answers; ``retries`` says what it does if
-        they fail.
+        they fail. ``retry_times`` is the older way to say ``Retries(times=…)``.
         """
+        if retry_times is not None:
+            retries = replace(retries, times=retry_times)
         return Producer(DeferredProducer(self.instance, group, timeout, retries))
 
     def transaction_producer(self, group: str, check: Check) -> "TransactionProducer":

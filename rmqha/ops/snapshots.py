@@ -25,13 +25,14 @@ class TableSnapshots:
 
     def write_if_changed(self) -> Deferred[None]:
         """Fires when a snapshot is on the disk, or none was needed. Fails with OSError."""
-        log = self._store.commit_log
-        return self._run_in_thread(partial(self._write, log.verified_offset, log.min_offset, self._now_ms()))
+        log, store = self._store.commit_log, self._store
+        up_to = store.topics_up_to if store.is_slave else log.verified_offset
+        return self._run_in_thread(partial(self._write, log.verified_offset, log.min_offset, self._now_ms(), up_to))
 
-    def _write(self, end: int, min_offset: int, now_ms: int) -> None:
+    def _write(self, end: int, min_offset: int, now_ms: int, topics_up_to: int | None) -> None:
         root = self._store.root
         tables = read_tables(root)
         last = read_snapshot(root, end)
         if tables and (last is None or last.tables != tables):
-            write_snapshot(root, end, now_ms, tables)
+            write_snapshot(root, end, now_ms, tables, topics_up_to)
         delete_old_snapshots(root, min_offset)

@@ -23,6 +23,7 @@ from rmqha.pipeline.schema import BODY_ERROR, VALUE, check_records_schema, recor
 from rmqha.pipeline.segments import Split, read_selected
 from rmqha.pipeline.storeviews import STORE_SCHEMAS, store_rows
 from rmqha.pipeline.sums import Sums, sums_schema
+from rmqha.store.deletions import read_deletions
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.errors import StoreError
 from rmqha.wire.columns import Records
@@ -231,8 +232,9 @@ def _queues(reader: ViewReader, split: Split) -> Batches:
     assert reader.options.output is not None, "view_schema has seen to it"
     folder = reader.options.output
     (folder / PARTS_FOLDER).mkdir(parents=True, exist_ok=True)
-    file_size = queue_size_of(Path(split.path).parent.parent / CONSUME_QUEUE_FOLDER, None)
-    found = rebuild_split(split, str(folder), file_size, reader.options)
+    store = Path(split.path).parent.parent
+    file_size = queue_size_of(store / CONSUME_QUEUE_FOLDER, None)
+    found = rebuild_split(split, str(folder), file_size, reader.options, read_deletions(store))
     if found.runs:
         runs = found.runs.items()
         yield _batch(reader.schema, [(split.start, *key, run.first, run.end, run.is_regular) for key, run in runs])

@@ -17,7 +17,9 @@ In reading order:
 - ``reading``: reads messages by queue offset, key, id and time.
 - ``retention``: deletes old segments.
 - ``metadata``: topics.json and the other files of the config folder.
+- ``deletions``: which topics were deleted, and where the log ended then.
 - ``timers``: timer messages of RocketMQ 5.x, and the check point of their delivery.
+- ``popinflight``: messages that POP consumers of RocketMQ 5.x hold.
 - ``tablesnapshots``: the tables as they were, by the log offset they belong to.
 - ``opening``: how far the opening of a store is, and how to stop it.
 - ``messagestore``: the facade: opens, owns and closes everything above.

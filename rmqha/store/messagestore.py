@@ -19,6 +19,7 @@ from rmqha.events import Event
 from rmqha.histogram import Histogram
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
+from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.derived import Derived
 from rmqha.store.derived.dispatch import MessageArrived
 from rmqha.store.derived.queuetypes import QueueTypes
@@ -168,6 +169,8 @@ class MessageStore:
             self._opening.write_state = self._write_opening_state
         self.recovery = self._recover()
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
+        self.topics_up_to = self.node_state.topics_up_to if self.is_slave else None
+        """A slave's table of topics has those of all messages before this offset; None if that is not known."""
         self.disk_full = False
         self._refused_at: int | None = None
         self._flusher: Flusher | None = None
@@ -446,6 +449,26 @@ class MessageStore:
         """Use what the topics' table says now of batch consume queues. Raises OSError."""
         self.derived.set_queue_types(types)
 
+    def close_topic(self, topic: str) -> int:
+        """Take no more messages of a topic that is being deleted. Returns the end of the log, which is its mark."""
+        self.appender.closed_topics.add(topic)
+        return self.commit_log.max_offset
+
+    def set_deleted(self, deleted: DeletedTopicTable) -> None:
+        """From now on this is what was deleted, and it is on the disk. Raises OSError.
+
+        The queues of the topics start again from 0, and take messages. A thread removes the old ones.
+        """
+        retired = self.derived.set_deleted(deleted)
+        for topic in self.appender.closed_topics & deleted.marks.keys():
+            self.appender.start_again(topic)
+        if retired is not None:
+            self._remove(retired)
+
+    def was_deleted(self, topic: str, record: Record) -> bool:
+        """Whether the topic that a waiting message goes to was deleted since the message was stored."""
+        return self.derived.dispatcher.deleted.is_deleted(topic, record.physical_offset)
+
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""
         return self.derived.dispatcher.take_unflushed()
@@ -646,11 +669,17 @@ class MessageStore:
         self.derived.dispatcher.stop()
         self.derived.close()
         retired = retire_derived(self.root, self.disk)
-        self._removing = self._run_in_thread(partial(remove_retired, retired, self.disk)).addErrback(self._not_removed)
+        self._remove(retired)
         end = log.verified_offset
         self._open_derived(Recovery(True, log.min_offset, checked_from=end, end=end, messages=0))
         if self._dispatching is not None:
             self._dispatching()
+
+    def _remove(self, retired: Path) -> None:
+        """Let a thread remove old queues. The store closes after that."""
+        before = self._removing
+        removing = self._run_in_thread(partial(remove_retired, retired, self.disk)).addErrback(self._not_removed)
+        self._removing = removing.addCallback(lambda _: before)
 
     def _not_removed(self, failure: Failure) -> None:
         """A disk that cannot remove files may still take messages."""

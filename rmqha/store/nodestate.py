@@ -20,6 +20,10 @@ STOPPED = "STOPPED"
 """The state of a node that has stopped cleanly."""
 
 
+TOPICS_UP_TO = "upTo"
+"""Of ``tables``: see ``NodeState.topics_up_to``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Offsets:
     """Offsets in the log: its start, and the ends of its written, verified, flushed and confirmed parts."""
@@ -37,7 +41,8 @@ class NodeState:
 
     ``epoch`` grows whenever confirmed bytes are removed. From ``epoch_start`` on the log may differ from what an
     earlier epoch confirmed. Only a slave has a lag, ``master`` (its master's address), ``last_contact`` with it, and
-    ``tables``: whether topics, groups and offsets match the master's (``inSync``, with ``since`` and ``reason``). All
+    ``tables``: whether topics, groups and offsets match the master's (``inSync``, with ``since`` and ``reason``), and
+    up to which offset the table of topics has those of all messages (``upTo``). All
     of these are None if they are not known. ``since`` and ``reason`` belong to ``state``. Times are ISO 8601 in UTC.
     ``warnings`` are for the operator. ``peers`` are the connected nodes, with what is known about each.
     ``contact_limit`` is the longest time in seconds between two contacts of a slave that copies: if more has passed,
@@ -92,6 +97,12 @@ class NodeState:
     def flushed_offset(self) -> int:
         """The end of what is certainly on the disk. A number in the file beyond the written end is not believed."""
         return max(0, min(self.offsets.flushed, self.offsets.written))
+
+    @property
+    def topics_up_to(self) -> int | None:
+        """A slave's table of topics has those of all messages before this offset; None if that is not known."""
+        found = None if self.tables is None else self.tables.get(TOPICS_UP_TO)
+        return found if isinstance(found, int) else None
 
     def doubted_from(self, clean_stop: bool, checked_from: int) -> int | None:
         """From where on a log that was opened again is not proved to equal its master's; None if all is proved.

@@ -71,6 +71,7 @@ class Appender:
     ``notes`` tells dispatch of them.
 
     ``queue_offsets`` (upstream's topicQueueTable) holds the next offset of each queue that ever had a message.
+    ``closed_topics`` take no messages, because they are being deleted.
     """
 
     def __init__(
@@ -89,6 +90,17 @@ class Appender:
         self._now_ms = now_ms
         self._last_store_timestamp = log.last_store_timestamp
         self.queue_offsets = queue_offsets
+        self.closed_topics: set[str] = set()
+
+    def start_again(self, topic: str) -> None:
+        """Give the queues of this topic offsets from 0 on: it was deleted."""
+        for key in [key for key in self.queue_offsets if key[0] == topic]:
+            del self.queue_offsets[key]
+        self.closed_topics.discard(topic)
+
+    def _check_open(self, topic: str) -> None:
+        if topic in self.closed_topics:
+            raise PutRefused(PutMessageStatus.SERVICE_NOT_AVAILABLE, AppendMessageStatus.UNKNOWN_ERROR)
 
     def _store_timestamp(self) -> int:
         """The time in ms, but never earlier than the last one: the wall clock may step back, the log must not."""
@@ -155,6 +167,7 @@ class Appender:
 
     def _checked_topic(self, topic: str, message: Message, stored: bytes) -> bytes:
         """The topic as stored. Raises PutRefused, also if the record is too large."""
+        self._check_open(topic)
         topic_bytes = _topic_bytes(topic)
         most = FIXED_BYTES + len(message.body) + len(topic_bytes) + len(stored) + 2 * IPV6_EXTRA_BYTES
         if most > self._max_message_bytes and not message.is_again:
@@ -214,6 +227,7 @@ class Appender:
     def append_prepared(self, prepared: "PreparedBatch") -> AppendMessageResult:
         """Append an encoded batch. Raises PutRefused, OSError."""
         batch = prepared.batch
+        self._check_open(batch.topic)
         key = (batch.topic, batch.queue_id)
         first = self.queue_offsets.setdefault(key, 0)
         timestamp = self._store_timestamp()

@@ -1,8 +1,8 @@
 """``<store>/rmqha/tables``: topics, groups, consumer and delay offsets as they were, by the log offset they belong to.
 
 The log alone cannot tell them: a restore to an earlier place takes the last snapshot at or before it. A file is named
-by its offset, 20 digits. Its content is JSON: ``offset``, ``time`` (ISO 8601, UTC) and ``tables``, the texts of the
-files of ``config`` by their names. The texts stay as they are: Java does not write strict JSON.
+by its offset, 20 digits. Its content is JSON: ``offset``, ``time`` (ISO 8601, UTC), ``tables``, the texts of the files
+of ``config`` by their names, and ``topicsUpTo``. The texts stay as they are: Java does not write strict JSON.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import orjson
 
+from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.log.mappedfile import DISK, FILE_NAME_DIGITS, file_name
 from rmqha.store.metadata import (
     CONFIG_FOLDER,
@@ -23,16 +24,21 @@ from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.times import iso_time
 
 TABLES_FOLDER = "tables"
-TABLES = (TopicConfigTable, SubscriptionGroupTable, ConsumerOffsetTable, DelayOffsetTable)
+TABLES = (TopicConfigTable, SubscriptionGroupTable, ConsumerOffsetTable, DelayOffsetTable, DeletedTopicTable)
+TOPICS_UP_TO = "topicsUpTo"
 
 
 @dataclass(frozen=True, slots=True)
 class TableSnapshot:
-    """The tables as they were when the log ended at ``offset``. ``time`` is ISO 8601."""
+    """The tables as they were when the log ended at ``offset``. ``time`` is ISO 8601.
+
+    The table of topics has those of all messages before ``topics_up_to``: a slave's may be a little older than its log.
+    """
 
     offset: int
     time: str
     tables: Mapping[str, str]
+    topics_up_to: int
 
 
 def snapshot_offsets(store: Path) -> list[int]:
@@ -55,7 +61,8 @@ def read_snapshot(store: Path, end: int) -> TableSnapshot | None:
         try:
             content = orjson.loads(snapshot_path(store, offset).read_bytes())
             tables = {str(name): str(text) for name, text in content["tables"].items()}
-            return TableSnapshot(offset, str(content["time"]), tables)
+            up_to = content.get(TOPICS_UP_TO, offset)
+            return TableSnapshot(offset, str(content["time"]), tables, up_to if isinstance(up_to, int) else offset)
         except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError):  # the one before is as good
             continue
     return None
@@ -74,9 +81,12 @@ def read_tables(store: Path) -> dict[str, str]:
     return found
 
 
-def write_snapshot(store: Path, offset: int, now_ms: int, tables: Mapping[str, str]) -> None:
-    """Write a snapshot durably. Raises OSError."""
-    content = {"offset": offset, "time": iso_time(now_ms), "tables": dict(tables)}
+def write_snapshot(
+    store: Path, offset: int, now_ms: int, tables: Mapping[str, str], topics_up_to: int | None = None
+) -> None:
+    """Write a snapshot durably. Without ``topics_up_to`` its topics are those of all messages. Raises OSError."""
+    up_to = offset if topics_up_to is None else topics_up_to
+    content = {"offset": offset, "time": iso_time(now_ms), "tables": dict(tables), TOPICS_UP_TO: up_to}
     DISK.replace(snapshot_path(store, offset), orjson.dumps(content))
 
 

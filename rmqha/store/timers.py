@@ -144,11 +144,15 @@ class WaitingTimers:
 
 
 def waiting_timers(
-    queue: ConsumeQueue | None, read: ReadMessage, point: TimerCheckPoint | None, now_ms: int
+    queue: ConsumeQueue | None,
+    read: ReadMessage,
+    point: TimerCheckPoint | None,
+    now_ms: int,
+    each: Callable[[Record], None] = lambda _: None,
 ) -> WaitingTimers:
     """The timer messages that nobody has delivered. Without a check point: those that are due at ``now_ms`` or later.
 
-    Cancelled messages count too. Raises OSError.
+    Cancelled messages count too. ``each`` is called with each of them. Raises OSError.
     """
     topics: Counter[str] = Counter()
     if queue is None:
@@ -164,4 +168,5 @@ def waiting_timers(
         if due < now_ms if point is None else point.is_delivered(offset, due):
             continue
         topics[message.properties.get(REAL_TOPIC, TIMER_TOPIC)] += 1
+        each(message)
     return WaitingTimers(topics, high - start <= MOST_COUNTED)

@@ -211,6 +211,8 @@ class RequestCode(IntEnum):
     """Our own: what a master's slaves hold (spec/remoting.md 2.20)."""
     PROMISE_TO_FOLLOW = 47_002
     """Our own: a failover cluster's leader asks a member not to try for the lead (spec/remoting.md 2.21)."""
+    AWAIT_TABLE_CHANGES = 47_010
+    """Our own: a slave asks whether topics, groups or deletions have changed (spec/remoting.md 2.22)."""
 
 
 class ResponseCode(IntEnum):

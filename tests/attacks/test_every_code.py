@@ -282,6 +282,7 @@ OF_A_BROKER: dict[int, Worst | list[Worst]] = {
     RequestCode.GET_MAX_OFFSET: Worst(QUEUE),
     RequestCode.GET_MIN_OFFSET: Worst(QUEUE),
     RequestCode.GET_CONFIRMED_OFFSET: Worst({"after": HUGE}),
+    RequestCode.AWAIT_TABLE_CHANGES: Worst({"topics": LONG_TEXT[:200_000], "holdMs": HUGE}),
     RequestCode.PROMISE_TO_FOLLOW: Worst(
         {"leader": LONG_TEXT[:200_000], "epoch": HUGE, "session": "", "ms": HUGE}, b"", 16
     ),

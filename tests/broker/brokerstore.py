@@ -13,7 +13,12 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.tables.configmanager import TableStorage
+from rmqha.broker.tables.deletedtopics import DeletedTopics, Deleting
+from rmqha.broker.tables.offsets import ConsumerOffsetManager
+from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import Processors, RemotingProtocol
+from rmqha.remoting.turns import Turns
 from rmqha.settings import make_settings
 from rmqha.store import messagestore
 from rmqha.store.derived.dispatch import SLAVE_PAUSE_SECONDS
@@ -168,3 +173,11 @@ class BrokerStoreTestCase(SynchronousTestCase):
         for answer in answers:
             self.assertEqual(answer.code, code, answer.remark)
             self.assertIn(remark, answer.remark or "")
+
+
+def deleted_topics(
+    case: BrokerStoreTestCase, topics: TopicConfigManager, offsets: ConsumerOffsetManager
+) -> DeletedTopics:
+    """The deleted topics of the case's store."""
+    deleting = Deleting(topics, offsets, Turns(case.clock), lambda: NOW_MS)
+    return DeletedTopics(TableStorage(case.folder), case.store, deleting)

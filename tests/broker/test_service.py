@@ -215,7 +215,7 @@ class BrokerServiceTests(BrokerStoreTestCase):
                 service.stopService = record(service)
             self.successResultOf(broker.stopService())
             watching = ["client housekeeping", "batch topics", "statistics"]
-            tables = ["timer messages", "delayed messages", "consumer offsets", "groups", "topics"]
+            tables = ["timer messages", "delayed messages", "deleted topics", "consumer offsets", "groups", "topics"]
             self.assertEqual(stopped, ["name servers", "ports", "a port", "held pulls", name, *watching, *tables])
             self.assertEqual(broker.stop_problems, [])
 

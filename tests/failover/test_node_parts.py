@@ -203,4 +203,4 @@ class NewTopicTests(BrokerStoreTestCase):
         for topic, queue_id in (("New", 2), ("New", 0), ("Known", 1), ("rmq_sys_x", 0), ("SCHEDULE_TOPIC_XXXX", 3)):
             self.put(b"1", topic=topic, queue_id=queue_id)
         known = TopicConfigTable(topic_config_table={"Known": TopicConfig("Known")})
-        self.assertEqual(new_topics(self.store, known), {"New": TopicConfig("New", 3, 3)})
+        self.assertEqual(new_topics(self.store, known, None), {"New": TopicConfig("New", 3, 3)})

@@ -20,7 +20,7 @@ class TableSnapshotsTests(SynchronousTestCase):
         self.root = new_folder(self)
         self.log = SimpleNamespace(verified_offset=100, min_offset=0)
         self.clock = Clock()
-        store = cast(MessageStore, SimpleNamespace(root=self.root, commit_log=self.log))
+        store = cast(MessageStore, SimpleNamespace(root=self.root, commit_log=self.log, is_slave=False))
         snapshots = TableSnapshots(store, self.run_at_once, lambda: 1_795_000_000_000)
         self.service = PeriodicService("a snapshot", SNAPSHOT_SECONDS, snapshots.write_if_changed, self.clock)
         self.consumed(1)

@@ -278,7 +278,7 @@ class DelayLevelDelivery:
         return wait_ms if 0 < wait_ms <= self._delay_ms else 0
 
     async def _deliver(self, record: Record) -> bool:
-        """Put the message into its topic. True if no more tries are needed."""
+        """Put the message into its topic, unless that was deleted meanwhile. True if no more tries are needed."""
         message = delivered_message(record)
         if message is None:
             self._log.error(
@@ -287,6 +287,8 @@ class DelayLevelDelivery:
                 msg_id=record.msg_id,
                 delay_level=self._level,
             )
+            return True
+        if self._store.was_deleted(message.topic, record):
             return True
         result: PutMessageResult = await self._store.put_message(message)
         if result.is_stored:

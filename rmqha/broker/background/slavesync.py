@@ -1,8 +1,11 @@
 """SlaveSynchronize: a slave copies its master's topics, groups and offsets (spec/remoting.md 9, spec/ha.md 10).
 
-Every ten seconds the slave asks for four tables and replaces its own with them. A table that it cannot get, or cannot
-read, stays as it is until the next time. state.json says whether the tables are in sync, separately from the log,
-because the log may be in sync while the tables are not.
+The slave asks for four tables and replaces its own with them. A master of ours tells it which of them have changed
+(AWAIT_TABLE_CHANGES): new topics, groups and deletions come at once, offsets within a second. A Java master is asked
+every ten seconds, and within a second if a message came of a topic that our table does not have.
+
+A table that the slave cannot get, or cannot read, stays as it is until the next time. state.json says whether the
+tables are in sync, separately from the log, because the log may be in sync while the tables are not.
 
 Two tables speak of the log: the delay offsets, and the progress of the transaction check among the consumer offsets.
 They count only when our log is flushed up to where the master's ended after it sent them. If this slave were promoted
@@ -17,6 +20,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, gatherResults, succeed
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -24,7 +28,8 @@ from rmqha.broker.background.held import Held
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.timercheck import TimerCheckPoints
-from rmqha.broker.tables.brokertables import BrokerTables
+from rmqha.broker.requests import tablechanges
+from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
 from rmqha.events import Event
@@ -34,6 +39,8 @@ from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import RemotingError
 from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
+from rmqha.store.deletions import DeletedTopicTable
+from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
     DATA_VERSION,
@@ -45,17 +52,24 @@ from rmqha.store.metadata import (
     TopicConfigTable,
     topic_at_group,
 )
+from rmqha.store.nodestate import TOPICS_UP_TO
 from rmqha.wire.beans import unknown_fields
-from rmqha.wire.command import RequestCode, ResponseCode
-from rmqha.wire.fastjson import loads_table_in_steps
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.fastjson import loads_lenient, loads_table_in_steps
 from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 
-FIRST_SYNC_SECONDS = 3.0
+FIRST_LOOK_SECONDS = 0.1
+LOOK_SECONDS = 1.0
+"""How often a slave looks whether it is time to ask, and how long a master of ours holds a question."""
 SYNC_SECONDS = 10.0
+"""How often a master is asked that does not tell of changes."""
 MEMBER_SYNC_SECONDS = 1.0
 """The same in a failover cluster: what is not copied is lost when the slave takes over."""
 MOST_OF_TIME = 0.05
 """How much of its time a slave spends at most on copying tables."""
+LEAST_REST_SECONDS = 0.1
+MAX_UNKNOWN = 1000
+"""How many topics without a row, of which messages came, let the master be asked before its time."""
 MAX_ROWS = 1_000_000
 TABLE_NAMES = {
     RequestCode.GET_ALL_TOPIC_CONFIG: "topicConfigTable",
@@ -64,6 +78,12 @@ TABLE_NAMES = {
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscriptionGroupTable",
 }
 """The JSON key of each table's rows."""
+VERSION_NAMES = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: tablechanges.TOPICS,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: tablechanges.OFFSETS,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: tablechanges.GROUPS,
+}
+"""The name of each table's version, if a master of ours tells it."""
 
 PROGRESS_OF_TRANSACTIONS = tuple(topic_at_group(topic, TRANSACTION_GROUP) for topic in (HALF_TOPIC, OPERATION_TOPIC))
 """The rows of the consumer offsets that belong to a place in the log."""
@@ -105,6 +125,11 @@ class MasterClient:
         """Where the master's log ends. Raises RemotingError, TimeoutError or what connecting raises."""
         return log_range(read_runtime_info(await self._main.call(RequestCode.GET_BROKER_RUNTIME_INFO)))[1]
 
+    async def await_changes(self, known: Mapping[str, str], hold_seconds: float) -> RemotingCommand:
+        """The versions of the tables, once they are not those that are known. Raises what ``log_end`` raises."""
+        fields = {**known, tablechanges.HOLD_MS: str(int(hold_seconds * 1000))}
+        return await self._main.call(RequestCode.AWAIT_TABLE_CHANGES, fields)
+
     async def timer_check_point(self) -> bytes:
         """The check point of a 5.x master's timer wheel. Raises what ``log_end`` raises."""
         return (await self._main.call(RequestCode.GET_TIMER_CHECK_POINT)).body
@@ -142,21 +167,32 @@ class SlaveSynchronize(PeriodicService):
     def __init__(
         self,
         store: MessageStore,
-        tables: BrokerTables,
+        tables: CopiedTables,
         schedule: ScheduleMessageService,
         lookup: MasterLookup,
         clock: IReactorTime,
         timers: TimerCheckPoints | None = None,
     ) -> None:
-        seconds = MEMBER_SYNC_SECONDS if lookup.is_member else SYNC_SECONDS
-        first_after = MEMBER_SYNC_SECONDS if lookup.is_member else FIRST_SYNC_SECONDS
-        super().__init__("copying the master's tables", seconds, self._synchronize, clock, first_after=first_after)
-        self._is_member = lookup.is_member
-        self._rests_until = 0.0
+        super().__init__(
+            "copying the master's tables", LOOK_SECONDS, self._synchronize, clock, first_after=FIRST_LOOK_SECONDS
+        )
+        self._seconds = MEMBER_SYNC_SECONDS if lookup.is_member else SYNC_SECONDS
+        self._rests_until = self._regular_at = 0.0
+        self._tells_changes: bool | None = None
+        """Whether the master tells of changes: a Java broker does not. None: not asked yet."""
+        self._versions: Mapping[str, str] = {}
+        """The versions of the master's tables, as it sent them last; empty if it sends none."""
+        self._changes_problem: str | None = None
+        self._taken: dict[str, str] = {}
+        """The versions of the tables that were copied."""
+        self._unknown_topics: set[str] = set()
+        """Topics of messages that were not in the table since the last regular look."""
         self._store = store
+        store.subscribe(self._message_arrived)
         self._held_progress: Held[ConsumerOffsetTable] | None = None
         """The progress of the transaction check that counts when our log is flushed up to an offset."""
         self._timers = timers
+        self._deleted = tables.deleted
         self._topics = tables.topics
         self._groups = tables.groups
         self._consumer_offsets = tables.consumer_offsets
@@ -170,6 +206,8 @@ class SlaveSynchronize(PeriodicService):
         self._master: MasterClient | None = None
         self._master_address: str | None = None
         self._failing: dict[RequestCode, str] = {}
+        self.in_sync_changed: Callable[[], None] = lambda: None
+        """Called when the tables have become the master's, or are no longer."""
         self._in_sync: bool | None = None
         self._in_sync_since = time.time()
         self._running: Deferred[None] | None = None
@@ -191,39 +229,107 @@ class SlaveSynchronize(PeriodicService):
         return super().stopService().addCallback(lambda _: Deferred.fromCoroutine(self._follow(None)))
 
     def _synchronize(self) -> Deferred[None]:
-        begun = self._clock.seconds()
-        if begun < self._rests_until:
+        now = self._clock.seconds()
+        if now < self._rests_until:
             return succeed(None)
+        if now >= self._regular_at:
+            self._regular_at = now + self._seconds - LOOK_SECONDS / 2
+            self._unknown_topics.clear()
+        self._running = Deferred.fromCoroutine(self._follow_changes())
+        return self._running.addErrback(self._ended)
 
-        def rest(result: Any) -> Any:
-            if self._is_member:
-                now = self._clock.seconds()
-                self._rests_until = now + min(SYNC_SECONDS, (now - begun) / MOST_OF_TIME)
-            return result
+    async def _follow_changes(self) -> None:
+        """Copy the tables, and go on while the master tells of changes."""
+        while True:
+            await self._follow(self.master_address)
+            if self._master is None:
+                return
+            await self._await_changes(self._master)
+            begun = self._clock.seconds()
+            await self.synchronize()
+            now = self._clock.seconds()
+            rest = max(LEAST_REST_SECONDS, min(SYNC_SECONDS, (now - begun) / MOST_OF_TIME))
+            if not self._tells_changes:
+                self._rests_until = max(self._regular_at, now + rest)
+                return
+            await deferLater(self._clock, rest)
 
-        self._running = Deferred.fromCoroutine(self.synchronize())
-        return self._running.addErrback(self._ended).addBoth(rest)
+    async def _await_changes(self, master: MasterClient) -> None:
+        """Wait until a table has changed, or for a second, and take the deletions. Does not wait for a Java master."""
+        if self._tells_changes is False:
+            return
+        known = {name: self._taken[name] for name in tablechanges.AWAITED if name in self._taken}
+        failing = None
+        try:
+            answer = await master.await_changes(known, LOOK_SECONDS)
+            self._tells_changes = True
+            self._versions = answer.ext_fields
+            if answer.body:
+                table = await self._turns.run(DeletedTopicTable.reading(loads_lenient(answer.body)))
+                await self._deleted.follow(table, int(answer.ext_fields[tablechanges.MIN_OFFSET]))
+            self._taken[tablechanges.DELETED] = answer.ext_fields[tablechanges.DELETED]
+        except CancelledError:
+            raise
+        except RemotingError as error:
+            is_unknown = error.answer is not None and error.answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            self._tells_changes, self._versions = (False if is_unknown else None), {}
+            failing = None if is_unknown else reason_of(error)
+        except Exception as error:  # of any kind: it is asked for again
+            self._tells_changes, self._versions = None, {}
+            failing = reason_of(error)
+        self._changes_problem = failing
+
+    def _message_arrived(self, request: DispatchRequest, _: int) -> None:
+        """A Java master does not tell of a new topic, but its first message does: ask for the table soon."""
+        topic = request.topic
+        if (
+            topic not in self._topics.table.rows
+            and topic not in self._unknown_topics
+            and len(self._unknown_topics) < MAX_UNKNOWN
+        ):
+            self._unknown_topics.add(topic)
+            self._rests_until = 0.0
 
     def _ended(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:
             self._log.failure("copying the master's tables failed", failure, event=Event.TABLES_SYNC_FAILED)
 
     async def synchronize(self) -> None:
-        """Copy all tables now, if the master's address is known."""
+        """Copy all tables now that have changed, if the master's address is known."""
         await self._follow(self.master_address)
         if self._master is None:
             return
+        if self._changes_problem is not None:
+            self._judge(dict.fromkeys(self._tables(), self._changes_problem))
+            return
         failing: dict[RequestCode, str] = {}
+        log_end = self._store.commit_log.verified_offset
         for code, take in self._tables().items():
             try:
-                await take(await self._master.ask(code))
+                await self._copy_if_changed(self._master, code, take)
             except CancelledError:
                 raise
             except Exception as error:  # of any kind: the other tables are still copied
                 failing[code] = reason_of(error)
+        await self._take_held_progress()
+        if RequestCode.GET_ALL_TOPIC_CONFIG not in failing:
+            await self._topics.written()
+            self._store.topics_up_to = log_end
+        if failing:
+            self._tells_changes = None
         if self._timers is not None and self._timers.is_needed:
             await self._copy_timers(self._timers, self._master, failing)
         self._judge(failing)
+
+    async def _copy_if_changed(self, master: MasterClient, code: RequestCode, take: Take) -> None:
+        """Copy a table, unless the master says that it is the one that we took last."""
+        name = VERSION_NAMES.get(code, "")
+        version = self._versions.get(name)
+        if version is None or self._taken.get(name) != version:
+            self._taken.pop(name, None)
+            await take(await master.ask(code))
+            if version is not None:
+                self._taken[name] = version
 
     @staticmethod
     async def _copy_timers(timers: TimerCheckPoints, master: MasterClient, failing: dict[RequestCode, str]) -> None:
@@ -253,6 +359,8 @@ class SlaveSynchronize(PeriodicService):
         if address == self._master_address:
             return
         former, self._master, self._master_address = self._master, None, address
+        self._tells_changes, self._versions, self._changes_problem = None, {}, None
+        self._taken.clear()
         self._held_progress = None
         if former is not None:
             await former.stop()
@@ -276,6 +384,7 @@ class SlaveSynchronize(PeriodicService):
         in_sync = not failing
         if in_sync is not self._in_sync:
             self._in_sync, self._in_sync_since = in_sync, time.time()
+            self.in_sync_changed()
         new = {code: reason for code, reason in failing.items() if code not in self._failing}
         for reason in dict.fromkeys(new.values()):
             tables = [code.name for code in new if new[code] == reason]
@@ -301,6 +410,7 @@ class SlaveSynchronize(PeriodicService):
             "inSync": self._in_sync,
             "since": iso_of(self._in_sync_since),
             "reason": "; ".join(reasons) if self._failing else None,
+            **({} if self._store.topics_up_to is None else {TOPICS_UP_TO: self._store.topics_up_to}),
         }
 
     @staticmethod
@@ -321,7 +431,7 @@ class SlaveSynchronize(PeriodicService):
         rows = table.offset_table
         progress = {key: rows.pop(key) for key in PROGRESS_OF_TRANSACTIONS if key in rows}
         await self._turns.run(self._consumer_offsets.merging(table))
-        await self._take_held_progress()
+        await self._take_held_progress()  # the one that waited goes first
         if progress and self._held_progress is None:
             assert self._master is not None, "it has just sent the table"
             held = ConsumerOffsetTable(progress, unknown=table.unknown)

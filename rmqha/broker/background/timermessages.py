@@ -320,7 +320,10 @@ class TimerMessageService(Service):
         return min(max(wait_ms, 1) / 1000, MAX_SLEEP_SECONDS)
 
     async def _settle(self, index: TimerIndex, record: Record, waiting: Waiting) -> bool:
-        """Deliver a message, put it again, or drop it because it is cancelled. True if no more tries are needed."""
+        """Deliver a message, put it again, or drop it: it is cancelled, or its topic was deleted meanwhile.
+
+        True if no more tries are needed.
+        """
         properties = record.properties
         rolls, key = rolls_of(properties), cancelled_or_own_key(properties)
         waits_on = waiting.at_ms < waiting.due_ms
@@ -331,6 +334,8 @@ class TimerMessageService(Service):
                     return False
                 index.postpone(waiting, waiting.due_ms + 1)  # those that it cancels are not looked at yet
                 return True
+        elif self._store.was_deleted(properties.get("REAL_TOPIC", ""), record):
+            pass
         elif key is None or not index.is_over(key, waiting.due_ms, rolls):
             message = delivered_message(record) if is_due else rolled_message(record)
             if message is None:

@@ -14,6 +14,7 @@ In reading order:
 - ``transaction``: transactions, and the checks of their state.
 - ``config``: changes of settings while a broker runs.
 - ``admin``: requests of operators and their tools.
+- ``tablechanges``: tells slaves when topics, groups or deletions change.
 - ``overview``: those about all groups, all producers and single queues, and those that clean.
 - ``later``: refuses what tools ask for and this broker does not have, mostly of RocketMQ 5.
 - ``toclients``: those that the broker passes on to consumers.

@@ -19,7 +19,7 @@ from rmqha.broker.tables.attributes import (
     parse_changes,
     refused_key,
 )
-from rmqha.broker.tables.brokertables import BrokerTables
+from rmqha.broker.tables.brokertables import BrokerTables, CopiedTables
 from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.configmanager import ConfigManager, NamedConfigManager, Row
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, new_group_problem
@@ -53,6 +53,7 @@ from rmqha.wire.fastjson import (
     dumps_strict_by_rows,
     loads_request,
 )
+from rmqha.wire.topics import RETRY_PREFIX
 
 MAX_QUEUES = 65_536
 """Per topic. A larger number is probably a typing error, and each listing would contain all queues."""
@@ -103,13 +104,14 @@ class WholeTable:
         return self._answer(connection)
 
     async def _answer(self, connection: RemotingProtocol) -> RemotingCommand:
-        body = await self._encoded(connection.turns)
+        body = await self.encoded(connection.turns)
         if len(body) > MANY_BYTES:
             await connection.turns.next()  # another request may have encoded it meanwhile
         fields, body = (self._fields, body) if connection.is_open else ({}, b"")
         return RemotingCommand(ResponseCode.SUCCESS, ext_fields=fields, body=body)
 
-    async def _encoded(self, turns: Turns) -> bytes:
+    async def encoded(self, turns: Turns) -> bytes:
+        """The table as it is now, as JSON."""
         version = self._version()
         if self._encoded_version != version:
             self._encoded_version, self._body = version, None
@@ -178,17 +180,11 @@ class TopicAdminProcessor:
 
     _log = Logger()
 
-    def __init__(
-        self,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        consumer_offsets: ConsumerOffsetManager,
-        stats: BrokerStats,
-        is_slave: bool,
-    ) -> None:
-        self._topics = topics
-        self._groups = groups
-        self._consumer_offsets = consumer_offsets
+    def __init__(self, tables: CopiedTables, stats: BrokerStats, is_slave: bool) -> None:
+        self._topics = tables.topics
+        self._groups = tables.groups
+        self._consumer_offsets = tables.consumer_offsets
+        self._deleted = tables.deleted
         self._stats = stats
         self._is_slave = is_slave
 
@@ -341,19 +337,27 @@ class TopicAdminProcessor:
             raise refused(f"The topic[{name}] is conflict with system topic.")
 
     def delete_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Delete a topic.
+        """Delete a topic with its queues, and what groups have read of it. Its messages stay in the log.
 
-        Unlike upstream's, its queues stay as long as their messages. If they were deleted, offsets would start at 0
-        again, and slaves, which still have the old queues, would skip the new messages.
+        A topic of the same name starts again from queue offset 0, here and on our slaves.
         """
         name = self._topic_to_change(Header(request))
         self._tell(connection, f"deletes topic {name}")
-        self._topics.delete(name)
-        return self._delete_statistics(connection, name)
+        return self._delete_topic(connection, name)
 
-    async def _delete_statistics(self, connection: RemotingProtocol, topic: str) -> Later:
+    async def _delete_topic(self, connection: RemotingProtocol, topic: str) -> Later:
         await connection.turns.run(self._stats.forgetting_topic(topic))
-        return Later(self._answer_when_durable(self._topics))
+        return Later(Deferred.fromCoroutine(self._delete_durably(topic)))
+
+    async def _delete_durably(self, topic: str, even_if_missing: bool = False) -> RemotingCommand:
+        try:
+            await self._deleted.delete(topic, even_if_missing)
+        except OSError as error:
+            raise refused(
+                f"topic {topic} takes no messages now, but its deletion is not written to the disk: {error}; delete "
+                "it again"
+            ) from error
+        return success()
 
     def update_and_create_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Create a group, or change its settings. Unknown fields that the request does not name stay as they are."""
@@ -380,17 +384,27 @@ class TopicAdminProcessor:
         return group
 
     def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        """Delete a group, and its offsets if requested."""
+        """Delete a group. Its offsets, and the topic of its retries, go if that is requested."""
         header = Header(request)
         return self._delete_group(connection, header.text("groupName"), header.boolean("removeOffset", False))
 
     async def _delete_group(self, connection: RemotingProtocol, name: str, remove_offsets: bool) -> Later:
         self._tell(connection, f"deletes group {shown(name)}{' and its offsets' if remove_offsets else ''}")
-        self._groups.delete(name)
+        had_something = self._groups.delete(name)
         if remove_offsets:
-            await connection.turns.run(self._consumer_offsets.removing(name))
+            had_offsets = await connection.turns.run(self._consumer_offsets.removing(name))
+            had_something = had_something or had_offsets
         await connection.turns.run(self._stats.forgetting_group(name))
-        return Later(self._answer_when_durable(self._groups))
+        return Later(Deferred.fromCoroutine(self._delete_group_durably(name, remove_offsets, had_something)))
+
+    async def _delete_group_durably(self, name: str, removes_offsets: bool, had_something: bool) -> RemotingCommand:
+        """A new group of this name begins without offsets, so it would get the old one's retries: they go too.
+
+        The mark of the retry topic tells slaves that the offsets are gone, so a group without retries gets it too.
+        """
+        if removes_offsets:
+            await self._delete_durably(f"{RETRY_PREFIX}{name}", had_something)
+        return await self._durable(self._groups)
 
     def _tell(self, connection: RemotingProtocol, what: str) -> None:
         host, port = connection.peer_host

@@ -8,7 +8,8 @@ In reading order:
 - ``groups``: the consumer groups (subscriptionGroup.json).
 - ``newnames``: limits how many groups and topics clients may create.
 - ``offsets``: how far each consumer group has read.
-- ``brokertables``: topics, groups and offsets in one record.
+- ``deletedtopics``: the topics that were deleted (deletedTopics.json).
+- ``brokertables``: topics, groups, offsets and deletions in one record.
 - ``filters``: the SQL92 filters of consumers.
 - ``clients``: the connected producers and consumers, from their heartbeats.
 - ``locks``: which consumer may read a queue in order.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rmqha.broker.tables.deletedtopics import DeletedTopics
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
@@ -14,3 +15,10 @@ class BrokerTables:
     topics: TopicConfigManager
     groups: SubscriptionGroupManager
     consumer_offsets: ConsumerOffsetManager
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedTables(BrokerTables):
+    """What slaves copy: these tables, and which topics were deleted."""
+
+    deleted: DeletedTopics

@@ -76,6 +76,7 @@ class ConfigManager(Service, Generic[Table]):
         self._retry: IDelayedCall | None = None
         self.changes = 0
         """The number of changes. If it is unchanged, the table is unchanged."""
+        self._change_listeners: list[Callable[[], None]] = []
         self._is_changed = False
         self._is_writing = False
         self._waiting_for_next: list[Deferred[None]] = []
@@ -87,6 +88,12 @@ class ConfigManager(Service, Generic[Table]):
         self._is_changed = True
         if not self._is_writing:
             self._write()
+        for changed in self._change_listeners:
+            changed()
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` after each change from now on."""
+        self._change_listeners.append(changed)
 
     def written(self) -> Deferred[None]:
         """Fires when all changes so far are on disk. Fails with OSError if the disk refuses them."""

@@ -229,11 +229,19 @@ class ConsumerOffsetManager(PeriodicService):
             found.extend((topic, group) for topic, _, group in parts)
         return found
 
-    def removing(self, group: str) -> Steps[None]:
-        """Delete all offsets of a group, in steps."""
+    def removing(self, group: str) -> Steps[bool]:
+        """Delete all offsets of a group, in steps. Whether there were any."""
         topics = yield from self.finding_topics(group)
-        for count, topic in enumerate(topics, 1):
-            key = topic_at_group(topic, group)
+        yield from self._removing_keys([topic_at_group(topic, group) for topic in topics])
+        return bool(topics)
+
+    def removing_topic(self, topic: str) -> Steps[None]:
+        """Delete what groups have read of a topic, in steps."""
+        groups = yield from self.finding_groups(topic)
+        yield from self._removing_keys([topic_at_group(topic, group) for group in groups])
+
+    def _removing_keys(self, keys: list[str]) -> Steps[None]:
+        for count, key in enumerate(keys, 1):
             offsets = self.table.offset_table.pop(key, None)
             if offsets is not None:
                 self._count -= len(offsets)

@@ -29,6 +29,7 @@ from rmqha.pipeline.options import Boundaries, OnCorrupt, Options
 from rmqha.pipeline.plan import LogPlan, log_files, open_log
 from rmqha.pipeline.segments import Split, read_records
 from rmqha.settings import Settings
+from rmqha.store.deletions import DeletedTopicTable, read_deletions
 from rmqha.store.derived import consumequeue
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.bulk import PLACED_DTYPE, BulkDispatch, PlacedUnits
@@ -150,10 +151,15 @@ def nobody_watches(_: int) -> None:
 
 
 def rebuild_split(
-    split: Split, folder: str, file_size: int, options: Options, reached: Reached = nobody_watches
+    split: Split,
+    folder: str,
+    file_size: int,
+    options: Options,
+    deleted: DeletedTopicTable,
+    reached: Reached = nobody_watches,
 ) -> RebuiltSplit:
     """Write the units and keys of a split into ``folder``. Raises StoreError, OSError."""
-    dispatch = BulkDispatch(options.settings.message_delay_level)
+    dispatch = BulkDispatch(options.settings.message_delay_level, deleted)
     queues = _QueueWriter(Path(folder), file_size, dispatch.topics)
     messages = refused = keys = 0
     batch_topics: frozenset[str] = frozenset()
@@ -341,7 +347,8 @@ def _build(plan: LogPlan, start: int, end: int, run: Runner, folder: Path) -> Re
     file_size = settings.mapped_file_size_consume_queue
     assert file_size is not None, "settings_for_rebuild has set it"
     _begin(folder)
-    on_split = partial(rebuild_split, folder=str(folder), file_size=file_size, options=options)
+    deleted = read_deletions(plan.store)
+    on_split = partial(rebuild_split, folder=str(folder), file_size=file_size, options=options, deleted=deleted)
     parts = run(on_split, partial(_begin, folder))
     runs = merge_runs(parts)
     batch_topics = _batch_topics(plan.store, parts)
@@ -354,10 +361,10 @@ def _build(plan: LogPlan, start: int, end: int, run: Runner, folder: Path) -> Re
     slow = _runs_for_dispatch(runs, file_size, end - start)
     for key in sorted(runs.keys() - slow):
         _fill_gaps(_queue_folder(folder, key), file_size, runs[key])
-    refused = _dispatch_again(list(plan.pieces(start, end)), slow, folder, end - start, options)
+    refused = _dispatch_again(list(plan.pieces(start, end)), slow, folder, end - start, options, deleted)
     batch_ends: dict[QueueKey, int] = {}
     if batch_topics:
-        batch_ends, more = _build_batch_queues(list(plan.pieces(start, end)), batch_topics, folder, options)
+        batch_ends, more = _build_batch_queues(list(plan.pieces(start, end)), batch_topics, folder, options, deleted)
         refused += more
     if settings.message_index_enable:
         _build_index(folder, index_geometry(plan.store, settings))
@@ -411,7 +418,12 @@ def _fill_gaps(folder: Path, file_size: int, run: Run) -> None:
 
 
 def _dispatch_again(
-    splits: Sequence[Split], keys: set[QueueKey], folder: Path, log_bytes: int, options: Options
+    splits: Sequence[Split],
+    keys: set[QueueKey],
+    folder: Path,
+    log_bytes: int,
+    options: Options,
+    deleted: DeletedTopicTable,
 ) -> int:
     """Build some queues message by message, like dispatch. Returns how many messages fit into none of them."""
     if not keys:
@@ -422,7 +434,7 @@ def _dispatch_again(
     assert file_size is not None, "settings_for_rebuild has set it"
     marks, blanks, refused = Marks(), BlankBudget(), 0
     queues = {key: ConsumeQueue(_queue_folder(folder, key), *key, file_size, marks=marks) for key in keys}
-    dispatch = BulkDispatch(options.settings.message_delay_level)
+    dispatch = BulkDispatch(options.settings.message_delay_level, deleted)
     for split in splits:
         for records in read_records(split, options.batch_bytes, skipped=_Damages(options).skipped):
             for topic, queue_id, queue_offset, unit in dispatch(records).units.tolist():
@@ -455,7 +467,7 @@ def _batch_topics(store: Path, parts: Sequence[RebuiltSplit]) -> frozenset[str]:
 
 
 def _build_batch_queues(
-    splits: Sequence[Split], topics: frozenset[str], folder: Path, options: Options
+    splits: Sequence[Split], topics: frozenset[str], folder: Path, options: Options, deleted: DeletedTopicTable
 ) -> tuple[dict[QueueKey, int], int]:
     """Build the batch consume queues of these topics message by message, like dispatch. They are few.
 
@@ -469,6 +481,8 @@ def _build_batch_queues(
     for split in splits:
         for records in read_records(split, options.batch_bytes, skipped=_Damages(options).skipped):
             for request in _requests_of(records, topics):
+                if deleted.is_deleted(request.topic, request.physical_offset):
+                    continue
                 key = request.topic, request.queue_id
                 if key not in queues:
                     queue_folder = folder / BATCH_QUEUE_FOLDER / key[0] / str(key[1])

@@ -32,6 +32,7 @@ from rmqha.pipeline.plan import LOG_FOLDER
 from rmqha.pipeline.schema import COLUMNS, RAW_RECORD, RECORD_CRC
 from rmqha.pipeline.segments import Split
 from rmqha.settings import Settings
+from rmqha.store.deletions import read_deletions
 from rmqha.store.errors import StoreError
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import DEFAULT_SEGMENT_SIZE
@@ -474,8 +475,9 @@ def restore(
         state = replace(NodeState.new(), epoch=plan.epoch + 1, epoch_start=plan.end, state=STOPPED, offsets=offsets)
         state.write(folder)
         own = replace(settings, store_path_root_dir=folder, store_path_commit_log=None)
+        _write_tables(plan, folder)
         built = rebuild(Options(path=folder, settings=own), engine, progress)
-        clamped = _write_tables(plan, folder, built.ends)
+        clamped = _fit_tables(folder / CONFIG_FOLDER, built.ends)
         return replace(found, done=True, queues=built.queues, clamped=clamped)
 
 
@@ -529,19 +531,29 @@ def _make_segments(folder: Path, plan: RestorePlan) -> None:
             file.truncate(plan.segment_size)
 
 
-def _write_tables(plan: RestorePlan, folder: Path, ends: Mapping[QueueKey, int]) -> int:
-    """Write the archived tables; returns how many offsets were past the end of their queues. Raises OSError.
-
-    If the archive has no table of topics, it is made from the queues: a broker serves only topics that it knows.
-    """
+def _write_tables(plan: RestorePlan, folder: Path) -> None:
+    """Write the archived tables, with the deletions up to the store's end. Raises StoreError, OSError."""
     config = folder / CONFIG_FOLDER
     config.mkdir()
     for name, text in plan.tables.items():
         (config / Path(name).name).write_text(text)
-    if TopicConfigTable.FILE_NAME not in plan.tables:
-        counts: dict[str, int] = {}
-        for topic, queue_id in ends:
+    deleted = read_deletions(folder).up_to(plan.end)
+    if deleted.deletions:
+        deleted.write(config)
+
+
+def _fit_tables(config: Path, ends: Mapping[QueueKey, int]) -> int:
+    """Fit the tables to the queues; returns how many offsets were past the end of their queues. Raises OSError.
+
+    Each topic with queues gets a row: the archived table may be older than it, and a broker serves only topics that it
+    knows.
+    """
+    topics = TopicConfigTable.read(config)
+    counts: dict[str, int] = {}
+    for topic, queue_id in ends:
+        if topic not in topics.rows:
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
-        topics = {topic: TopicConfig(topic, count, count) for topic, count in counts.items()}
-        TopicConfigTable(topic_config_table=topics).write(config)
+    topics.rows.update({topic: TopicConfig(topic, count, count) for topic, count in counts.items()})
+    if counts:
+        topics.write(config)
     return clamp_offsets(config, ends)

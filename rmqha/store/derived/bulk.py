@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable
 from rmqha.store.derived.consumequeue import UNIT_DTYPE
 from rmqha.store.derived.dispatchrequest import SMALLEST_RECORD_BYTES, is_no_folder
 from rmqha.store.derived.index import HASHED_KEY_DTYPE, HashedKeys
@@ -58,10 +59,11 @@ TOPIC_DTYPE = np.dtype([("number", "i4"), ("is_folder", "?"), ("is_schedule", "?
 
 
 class BulkDispatch:
-    """Dispatches messages. ``topics`` are those seen so far."""
+    """Dispatches messages. ``topics`` are those seen so far, ``deleted`` those whose messages get no units."""
 
-    def __init__(self, delay_levels: DelayLevels | None = None) -> None:
+    def __init__(self, delay_levels: DelayLevels | None = None, deleted: DeletedTopicTable = NOTHING_DELETED) -> None:
         self.topics: list[str] = []
+        self.deleted = deleted
         self._known: dict[bytes, int] = {}
         self._facts: npt.NDArray[np.void] = np.empty(0, TOPIC_DTYPE)
         self._levels = delay_levels if delay_levels is not None else DelayLevels()
@@ -92,6 +94,9 @@ class BulkDispatch:
         units["unit"]["size"] = records.ints("totalSize")
         units["unit"]["tags_code"] = some.tags_code
         taken = is_queued & has_place
+        if len(records) and int(records.physical_offset[0]) < self.deleted.end:
+            marks = np.array([self.deleted.marks.get(topic, 0) for topic in self.topics], np.int64)
+            taken &= records.physical_offset >= marks[some.topic]
         if not taken.all():
             units = units[taken]
         return Dispatched(len(records), int((is_queued & ~has_place).sum()), units, some.keys(), batch_topics)

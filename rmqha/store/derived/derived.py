@@ -1,7 +1,7 @@
 """Opens, recovers and removes the consume queues and the index of a store together."""
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from rmqha.events import Event
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, read_deletions
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.consumequeue import (
     CONSUME_QUEUE_FOLDER,
@@ -26,9 +27,11 @@ from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometr
 from rmqha.store.derived.queueends import QueueEnd, end_of, read_ends, write_ends
 from rmqha.store.derived.queuetable import QueueKey, open_queues
 from rmqha.store.derived.queuetypes import QueueTypes
+from rmqha.store.derived.replacing import remove_retired, retire_topics
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
 from rmqha.store.log.recovery import Recovery
+from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
 
 RECOVERY_THREADS = 4
@@ -152,11 +155,19 @@ class Derived:
         self._root = root
         self._commit_log = log
         self._log_end = log.verified_offset
-        self._known_ends = read_ends(root, recovery.end, self._warn, self._disk) if recovery.clean_stop else {}
+        deleted = self._read_deleted()
+        ends = read_ends(root, recovery.end, self._warn, self._disk) if recovery.clean_stop else {}
+        self._known_ends = {
+            key: end for key, end in ends.items() if not deleted.is_deleted(key[0], end.max_physical_offset - 1)
+        }
         self._recover_queues(log, recovery, problems, checkpoint)
         self._set_queues_aside(root, problems)
         misplaced = self._set_misplaced_aside(self.queues.misplaced)
         refill_from = self._log_lost_units(problems)
+        rebuilt = self._topics_to_rebuild(deleted, NOTHING_DELETED)
+        if rebuilt:
+            remove_retired(self._retire(rebuilt), self._disk)
+            refill_from = min(refill_from, *rebuilt.values())
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
         if problems or misplaced:  # queues skip units that they have
@@ -171,12 +182,13 @@ class Derived:
             begun = self.index.end_phy_offset
             self.index.truncate(begun)  # a message's keys may be in two files
             start = min(start, max(log.min_offset, begun))
-        if self._log_end - start > MARKED_BYTES or problems or misplaced or damaged:
+        if self._log_end - start > MARKED_BYTES or problems or misplaced or damaged or rebuilt:
             note_dispatched_until(root, start, self._disk)
         self._cut_index(recovery, start)
         pause = SLAVE_PAUSE_SECONDS if settings.broker_role is BrokerRole.SLAVE else FIRST_PAUSE_SECONDS
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start, pause)
         self.dispatcher.found_batches = self._found_batches
+        self.dispatcher.deleted = deleted
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
 
@@ -367,6 +379,63 @@ class Derived:
             kept_in=str(aside),
         )
         return True
+
+    def _read_deleted(self) -> DeletedTopicTable:
+        """What was deleted. A master's log may have lost its end since: what is put there now was not deleted.
+
+        Raises StoreError, OSError.
+        """
+        deleted = read_deletions(self._root, self._disk)
+        if deleted.end > self._log_end and self._settings.broker_role is not BrokerRole.SLAVE:
+            deleted = deleted.lowered_to(self._log_end)
+            deleted.write(self._root / CONFIG_FOLDER, self._disk)
+        return deleted
+
+    def _topics_to_rebuild(self, deleted: DeletedTopicTable, former: DeletedTopicTable) -> dict[str, int]:
+        """The topics whose queues have messages that were deleted, or do not have some that were not.
+
+        Each with the offset of the log from which on they are built again. ``former`` is what they were built by.
+        Raises OSError.
+        """
+        log_start = self._commit_log.min_offset
+        found: dict[str, int] = {}
+        for deletion in former.without(deleted):  # the master that we follow now has not deleted the topic
+            begin = max(log_start, deleted.marks.get(deletion.topic, 0))
+            if deletion.offset > begin:
+                found[deletion.topic] = begin
+        new = {deletion.topic for deletion in deleted.without(former)}
+        for key, queue in self.queues.queues.items():
+            if key[0] in new and queue.max_offset:
+                mark, first = deleted.marks[key[0]], self.queues.first_message(queue)
+                if first is None or first < mark:
+                    found[key[0]] = max(log_start, mark)
+        return found
+
+    def _retire(self, topics: Container[str]) -> Path:
+        """Take the queues of these topics out of the table. Returns the folder to be removed. Raises OSError."""
+        keys = [key for key in self.queues.queues if key[0] in topics]
+        for key in keys:
+            self.queues.forget(*key)
+            self._known_ends.pop(key, None)
+        return retire_topics(self._root, {topic for topic, _ in keys}, self._disk)
+
+    def set_deleted(self, deleted: DeletedTopicTable) -> Path | None:
+        """From now on this is what was deleted. Queues that have other messages are built again.
+
+        Returns the folder with the old ones, which is to be removed, if there are any. Raises OSError.
+        """
+        former, self.dispatcher.deleted = self.dispatcher.deleted, deleted
+        rebuilt = self._topics_to_rebuild(deleted, former)
+        if not rebuilt:
+            return None
+        self.queues.write_pending()
+        start = min(rebuilt.values())
+        if start < self.dispatcher.reput_offset:
+            self._log_end = self._commit_log.verified_offset  # ``note_unfinished`` looks at what is there now
+            note_dispatched_until(self._root, min(start, self._marked()), self._disk)
+        retired = self._retire(rebuilt)
+        self.dispatcher.go_back_to(start)
+        return retired
 
     def set_queue_types(self, types: QueueTypes) -> None:
         """Use what the topics' table says now. Queues of the wrong type are set aside, and dispatched again.

@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from rmqha.events import Event
 from rmqha.progress import LINE_SECONDS, MIB, left_of
+from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.batchqueue import BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.bulk import BulkDispatch, Dispatched
 from rmqha.store.derived.consumequeue import (
@@ -485,7 +486,7 @@ class Dispatcher:
             return None
         of_queues: dict[tuple[str, int], list[DispatchRequest]] = {}
         for request in requests:
-            if request.is_queued:
+            if self._has_place(request):
                 of_queues.setdefault((request.topic, request.queue_id), []).append(request)
             if request.sys_flag & INNER_BATCH_FLAG:
                 return None
@@ -574,10 +575,12 @@ class Dispatcher:
 
     def _dispatch(self, request: DispatchRequest, keys: list[IndexedKey]) -> bool:
         """Add a message's unit and keys. False if the blanks before it take longer than a slice."""
-        if request.is_queued and self._queues.types.is_batch(request.topic, request.sys_flag):
+        if not self._has_place(request):
+            pass
+        elif self._queues.types.is_batch(request.topic, request.sys_flag):
             if not self._dispatch_batch(request):
                 return False
-        elif request.is_queued:
+        else:
             tags_code = request.tags_code(self._delay_levels)
             queue = self._queue_of(request)
             if queue is not None:
@@ -591,6 +594,19 @@ class Dispatcher:
         if self._index is not None and request.is_indexed:
             keys += _indexed_keys(request)
         return True
+
+    def _has_place(self, request: DispatchRequest) -> bool:
+        """Whether the message belongs into a queue: it is not a half of a transaction, and was not deleted."""
+        return request.is_queued and not self.deleted.is_deleted(request.topic, request.physical_offset)
+
+    @property
+    def deleted(self) -> DeletedTopicTable:
+        """The deleted topics: their messages get no units."""
+        return self._bulk.deleted
+
+    @deleted.setter
+    def deleted(self, deleted: DeletedTopicTable) -> None:
+        self._bulk.deleted = deleted
 
     def _dispatch_batch(self, request: DispatchRequest) -> bool:
         """Add the unit of a message that has a batch consume queue. False if dispatch went back in the log."""

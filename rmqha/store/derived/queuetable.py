@@ -116,6 +116,13 @@ class QueueTable:
             return self._batch_folder / topic / str(queue_id)
         return self.folder_of(topic, queue_id)
 
+    def first_message(self, queue: ConsumeQueue) -> int | None:
+        """Where the first message of a queue is in the log; None if no unit says it. Raises OSError."""
+        unit = queue.unit(queue.min_offset)
+        if self._has_many:
+            queue.release_files()
+        return None if unit is None or unit.is_blank else unit.physical_offset
+
     def forget(self, topic: str, queue_id: int) -> None:
         """Close a queue and remove it from the table."""
         queue = self.queues.pop((topic, queue_id))

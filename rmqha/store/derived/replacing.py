@@ -6,6 +6,7 @@ Uses no reactor: ``rmqha rebuild`` and the job of this name do this.
 """
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -27,10 +28,13 @@ SIZES_FILE = "derived-sizes.json"
 DOUBTED_FILE = "derived-doubted"
 """In ``rmqha`` while bytes of the log are replaced, and until queues and index are removed if they do not match."""
 STAGING_FOLDER = "rebuild"
-"""In ``rmqha`` during a rebuild: the new queues and index, and later the old ones. Also those of a log set aside."""
+"""In ``rmqha`` during a rebuild: the new queues and index, and later the old ones.
+
+Also those of a log set aside, and of deleted topics.
+"""
 FOLDERS = (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER, INDEX_FOLDER)
 RETIRED = "old"
-"""How the names of folders in it begin that hold queues and index of a log that was set aside."""
+"""How the names of folders in it begin that hold what is to be removed."""
 NOTED_SIZES = (
     "mapped_file_size_consume_queue",
     "mapper_file_size_batch_consume_queue",
@@ -101,9 +105,7 @@ def retire_derived(root: Path, disk: Disk = DISK) -> Path:
 
     Remove the folder with ``remove_retired``. The next start does it, too (``remove_staging``). Raises OSError.
     """
-    staging = root / NODE_FOLDER / STAGING_FOLDER
-    folder = next(path for number in count() if not disk.exists(path := staging / f"{RETIRED}-{number}"))
-    disk.make_folder(folder)
+    folder = _new_retired_folder(root, disk)
     for name in FOLDERS:
         if disk.exists(root / name):
             disk.rename(root / name, folder / name)
@@ -113,8 +115,26 @@ def retire_derived(root: Path, disk: Disk = DISK) -> Path:
     return folder
 
 
+def retire_topics(root: Path, topics: Iterable[str], disk: Disk = DISK) -> Path:
+    """Move the queues of these topics to a new folder, which is returned: as ``retire_derived``. Raises OSError."""
+    folder = _new_retired_folder(root, disk)
+    for topic in topics:
+        for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
+            if disk.is_folder(root / name / topic):
+                disk.make_folder(folder / name)
+                disk.rename(root / name / topic, folder / name / topic)
+    return folder
+
+
+def _new_retired_folder(root: Path, disk: Disk) -> Path:
+    staging = root / NODE_FOLDER / STAGING_FOLDER
+    folder = next(path for number in count() if not disk.exists(path := staging / f"{RETIRED}-{number}"))
+    disk.make_folder(folder)
+    return folder
+
+
 def remove_retired(folder: Path, disk: Disk = DISK) -> None:
-    """Remove what ``retire_derived`` has moved. Raises OSError."""
+    """Remove what ``retire_derived`` or ``retire_topics`` has moved. Raises OSError."""
     disk.remove_tree(folder)
     disk.remove_if_empty(folder.parent)
 

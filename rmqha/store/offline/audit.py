@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.settings import Settings
+from rmqha.store.deletions import read_deletions
 from rmqha.store.derived.batchqueue import NOT_COMPACTED, BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit, Units, are_messages
 from rmqha.store.derived.dispatchrequest import (
@@ -143,8 +144,11 @@ def audit_proved(
 
 
 class _Auditor:
-    def __init__(self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes", log: CommitLog) -> None:
+    def __init__(
+        self, queues: QueueTable, delay_levels: DelayLevels, bad: "_BadBytes", log: CommitLog, root: Path
+    ) -> None:
         self._queues = queues
+        self._deleted = read_deletions(root)
         self._delay_levels = delay_levels
         self._bad = bad
         self._log = log
@@ -162,7 +166,7 @@ class _Auditor:
 
     def expected_offset(self, request: DispatchRequest) -> int | None:
         """The offset at which the message's queue must have its unit. None if no queue has one."""
-        if not request.is_queued:
+        if not request.is_queued or self._deleted.is_deleted(request.topic, request.physical_offset):
             return None
         if self._queues.types.is_batch(request.topic, request.sys_flag):
             try:
@@ -353,7 +357,7 @@ def audit(
             queue.correct_min_offset(log.min_offset)
             queue.release_files()
         bad = _BadBytes(stretches, lost_from)
-        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes(stretches, end) if live else bad, log)
+        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes(stretches, end) if live else bad, log, root)
         for folder in queues.misplaced:
             auditor.complain(f"{folder} is a queue of the wrong type for its topic (queue.type in topics.json)")
         for (topic, queue_id), problem in bad_queues.items():
@@ -474,7 +478,8 @@ def wrong_units(root: Path, log: CommitLog, settings: Settings, start: int, end:
         _find_ends(queues)
         for queue in queues.queues.values():
             queue.correct_min_offset(log.min_offset)
-        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None), log)
+            queue.release_files()
+        auditor = _Auditor(queues, settings.message_delay_level, _BadBytes((), None), log, root)
         at, end = start, min(end, queues.max_physical_offset)
         while at < end:
             at = _audit_some(log, at, end, auditor.check_unit, [], [])

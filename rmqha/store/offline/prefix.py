@@ -13,9 +13,10 @@ from pathlib import Path
 from struct import Struct
 
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, drop_offsets, read_deletions
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
-from rmqha.store.derived.derived import MARK_FILE
+from rmqha.store.derived.derived import MARK_FILE, note_dispatched_until
 from rmqha.store.derived.index import INDEX_FOLDER
 from rmqha.store.derived.queueends import ends_path
 from rmqha.store.errors import StoreError
@@ -24,11 +25,12 @@ from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import file_name, list_segments
 from rmqha.store.log.recovery import Examination, LogDamaged, Vouched, examine
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
-from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfigTable
 from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState, Offsets
 from rmqha.store.offline.clamping import clamp_offsets
 from rmqha.store.offline.copying import Copied, Copier, data_bytes
 from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store
+from rmqha.store.offline.promote import new_topics
 from rmqha.store.opening import Opening
 from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables, snapshot_offsets, snapshot_path
 
@@ -55,7 +57,8 @@ class CopyKind(Enum):
 class CopyPlan:
     """What a copy will do. Its log ends at ``end``. ``bytes`` counts what is to be copied or shared.
 
-    ``tables_from`` is the offset of the table snapshot to use, None for the tables of now. ``left_out`` are files and
+    ``tables_from`` is the offset of the table snapshot to use, None for the tables of now. Its topics are those of all
+    messages before ``topics_up_to``. ``left_out`` are files and
     folders of the source that are not copied. ``known`` is what is known of the log, if the whole log is copied after a
     clean stop.
     """
@@ -68,6 +71,7 @@ class CopyPlan:
     bytes: int
     tables_from: int | None
     left_out: tuple[str, ...]
+    topics_up_to: int | None
     known: Examination | None = None
 
 
@@ -170,8 +174,16 @@ def plan_copy(settings: Settings, output: Path, kind: CopyKind, log: SourceLog, 
         bytes_,
         None if snapshot is None else snapshot.offset,
         tuple(left_out),
+        _topics_up_to(source, end) if snapshot is None else snapshot.topics_up_to,
         known,
     )
+
+
+def _topics_up_to(source: Path, end: int) -> int:
+    """How far the tables of now reach: a slave's may be a little older than its log."""
+    state = NodeState.read(source)
+    up_to = None if state is None else state.topics_up_to
+    return end if up_to is None else min(up_to, end)
 
 
 def _log_files(settings: Settings, end: int, whole: bool) -> Iterator[tuple[Path, int, int]]:
@@ -210,8 +222,8 @@ def copy_store(plan: CopyPlan, settings: Settings, progress: Progress = lambda _
     facts = {"source": str(plan.source), "end": plan.end, "kind": plan.kind.value}
     with new_store(plan.output, facts) as folder:
         copied = _copy_files(plan, settings, folder, progress)
-        _write_tables(plan, folder)
-        return _settle(plan, settings, folder, copied)
+        undeleted = _write_tables(plan, folder)
+        return _settle(plan, settings, folder, copied, undeleted)
 
 
 def _check_room(plan: CopyPlan) -> None:
@@ -267,8 +279,11 @@ def _copy_files(plan: CopyPlan, settings: Settings, folder: Path, progress: Prog
     return copier.done
 
 
-def _write_tables(plan: CopyPlan, folder: Path) -> None:
-    """Write the tables of the plan, and the table snapshots up to the copy's end. Raises OSError."""
+def _write_tables(plan: CopyPlan, folder: Path) -> frozenset[str]:
+    """Write the tables of the plan, and the table snapshots up to the copy's end.
+
+    Returns the topics that were deleted later. Raises StoreError, OSError.
+    """
     snapshot = None if plan.tables_from is None else read_snapshot(plan.source, plan.end)
     tables = read_tables(plan.source) if snapshot is None else snapshot.tables
     (folder / CONFIG_FOLDER).mkdir(exist_ok=True)
@@ -283,9 +298,39 @@ def _write_tables(plan: CopyPlan, folder: Path) -> None:
         if offset <= plan.end:
             path = snapshot_path(plan.source, offset)
             shutil.copyfile(path, snapshots / path.name)
+    if plan.kind is not CopyKind.RESTORE:
+        return frozenset()
+    written = tables.get(DeletedTopicTable.FILE_NAME)
+    then = NOTHING_DELETED if written is None else DeletedTopicTable.parse(written.encode())
+    return _take_deletions(plan, folder, then)
 
 
-def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) -> CopyDone:
+def _take_deletions(plan: CopyPlan, folder: Path, then: DeletedTopicTable) -> frozenset[str]:
+    """Delete in the copy what was deleted between its tables and its end, and nothing that was deleted later.
+
+    ``then`` is what its tables know of. Queues of later deletions are gone in the source: the copy builds them again.
+    Returns the topics of these. Raises StoreError, OSError.
+    """
+    config = folder / CONFIG_FOLDER
+    now = read_deletions(plan.source)
+    deleted = now.up_to(plan.end)
+    undeleted = frozenset(deletion.topic for deletion in now.without(deleted))
+    since = {deletion.topic for deletion in deleted.without(then)}
+    if now.deletions:
+        deleted.write(config)
+    if undeleted:
+        note_dispatched_until(folder, plan.min_offset)
+    if since:
+        topics, offsets = TopicConfigTable.read(config), ConsumerOffsetTable.read(config)
+        for topic in since:
+            topics.rows.pop(topic, None)
+        drop_offsets(offsets.offset_table, since)
+        topics.write(config)
+        offsets.write(config)
+    return undeleted
+
+
+def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied, undeleted: frozenset[str]) -> CopyDone:
     """Open the copy, so that queues and index are trimmed to the log, and close it cleanly.
 
     It is opened as the source would be after its clean stop. If the source was not stopped, or the copy ends earlier,
@@ -314,6 +359,12 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied) ->
         opened.abandon()
         raise StoreError(f"the copy's log ends at {end}, not at {plan.end}: see 'rmqha verify {plan.source}'")
     ends = {key: queue.max_offset for key, queue in opened.derived.queues.queues.items()}
+    if plan.kind is CopyKind.RESTORE:
+        topics = TopicConfigTable.read(folder / CONFIG_FOLDER)
+        added = new_topics(opened, topics, plan.topics_up_to, undeleted)
+        if added:
+            topics.rows.update(added)
+            topics.write(folder / CONFIG_FOLDER)
     clamped = clamp_offsets(folder / CONFIG_FOLDER, ends)
     final = replace(state, role="", state=STOPPED, offsets=opened.offsets(end), peers=(), warnings=())
     opened.close_now(lambda: final)

@@ -6,16 +6,18 @@ still a slave's: it opens, and can be promoted again.
 """
 
 import shutil
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.deletions import DeletedTopicTable, read_deletions
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
-from rmqha.store.derived.consumequeue import ConsumeQueue
+from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request
-from rmqha.store.derived.queuetable import open_queues
+from rmqha.store.derived.queuetable import QueueTable, open_queues
 from rmqha.store.epochs import Epoch, add_epoch, next_epoch, note_promotion, promoted_role
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
@@ -33,6 +35,7 @@ from rmqha.store.metadata import (
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.offline.clamping import Moved, QueueEnds, clamp_offsets, clamp_to_ends
 from rmqha.store.offline.target import proved_records
+from rmqha.store.popinflight import REVIVE_TOPIC_PREFIX, PopInFlight, PopNotes, popped_in_words
 from rmqha.store.reading import MessageReader
 from rmqha.store.timers import TimerCheckPoint, WaitingTimers, waiting_timers
 from rmqha.times import iso_time
@@ -44,7 +47,7 @@ from rmqha.wire.topics import HALF_TOPIC, TRANSACTION_GROUP
 
 TIMER_TOPICS_NAMED = 20
 NEW_TOPIC_MS = 60_000
-"""A slave copies its master's table of topics more often."""
+"""Slaves copied their master's table of topics more often, before they noted its offset."""
 SYSTEM_PREFIXES = ("rmq_sys_", SCHEDULE_TOPIC.lower())
 MIN_FREE_BYTES = 16 << 20
 """Without this room a promotion is refused: its tables, and the first messages, could not be written."""
@@ -79,9 +82,11 @@ class Promotion:
     The log will end at ``end``. After that a crash left ``cut_bytes``. At ``last_contact`` the old master was
     ``lag_bytes`` ahead: those bytes are not here. Each is None if it is unknown. ``delayed`` counts delayed
     messages that are not delivered yet. ``half_messages`` counts the messages of the half topic that the transaction
-    check has not passed yet: some of these transactions have ended. ``timers`` are timer messages of 5.x: a master of
-    ours does not deliver them. From ``unproved_from`` on, the log was not flushed at an unclean stop, and was not
-    compared with the old master since: a message there may have lost its properties.
+    check has not passed yet: some of these transactions have ended. ``timers`` are timer messages of 5.x that wait.
+    ``popped`` are messages that POP consumers of 5.x hold: a master of ours does not give them again. From
+    ``unproved_from`` on, the log was not flushed at an unclean stop, and was not compared with the old master since: a
+    message there may have lost its properties. The table of topics has those of all messages before ``topics_up_to``,
+    None if that is not known.
     """
 
     role: BrokerRole
@@ -99,6 +104,8 @@ class Promotion:
     timers: WaitingTimers
     moved: tuple[Moved, ...]
     unproved_from: int | None
+    topics_up_to: int | None
+    popped: PopInFlight
 
 
 def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
@@ -122,6 +129,7 @@ def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
         "timerMessages": promotion.timers.count,
         "timerTopics": dict(promotion.timers.topics.most_common(TIMER_TOPICS_NAMED)),
         "timersAreAll": promotion.timers.is_all,
+        **promotion.popped.as_json(),
         "movedOffsets": [moved._asdict() for moved in promotion.moved],
         "queues": queues,
     }
@@ -172,32 +180,62 @@ def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None
     log = open_log(settings, owned=False, disk=disk)
     try:
         ends = ends_of_queues(settings, log, end)
-        timers = _timers_of(settings, log, examined.found.store_timestamp)
+        waiting = _waiting_in(settings, log, examined.found.store_timestamp)
     finally:
         log.close()
     epoch = next_epoch(root, 1 if state is None else state.epoch, disk)
     doubted = None if state is None else state.doubted_from(examined.clean_stop, examined.checked_from)
     cut_bytes = examined.written_end - end
-    return _promotion(root, role, epoch, examined.min_offset, end, cut_bytes, doubted, ends, timers, state, disk)
+    return _promotion(root, role, epoch, examined.min_offset, end, cut_bytes, doubted, ends, waiting, state, disk)
 
 
-def _timers_of(settings: Settings, log: CommitLog, stored_ms: int) -> WaitingTimers:
-    """The timer messages of 5.x that nobody has delivered, as far as the queue has them. Raises StoreError, OSError.
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What waits in a store of 5.x."""
+
+    timers: WaitingTimers
+    popped: PopInFlight
+
+
+def check_popped(settings: Settings, role: BrokerRole, state: NodeState | None, disk: Disk = DISK) -> None:
+    """Raises NotPromotable if POP consumers hold messages of this store, which a master of ours does not give again.
+
+    The store may be open. Raises LogDamaged, StoreError, OSError.
+    """
+    folder = settings.store_path_root_dir / CONSUME_QUEUE_FOLDER
+    topics = disk.folders_in(folder) if disk.is_folder(folder) else []
+    if not any(topic == TIMER_TOPIC or topic.startswith(REVIVE_TOPIC_PREFIX) for topic in topics):
+        return
+    popped = plan_promotion(settings, role, state, disk).popped
+    if popped.count:
+        words = popped_in_words(popped.as_json())
+        raise NotPromotable(ExitCode.IN_USE, f"{words}. --abandon-popped promotes it anyway")
+
+
+def _waiting_in(settings: Settings, log: CommitLog, stored_ms: int) -> _Waiting:
+    """What waits, as far as the queues have it. Raises StoreError, OSError.
 
     ``stored_ms`` is when the last message of the log was stored.
     """
     root = settings.store_path_root_dir
     queues = open_queues(root, settings, owned=False, problems={}, disk=log.disk)
     try:
-        queue = queues.get(TIMER_TOPIC, TIMER_QUEUE_ID)
-        if queue is not None:
-            queue.find_end()
-            queue.correct_min_offset(log.min_offset)
+        for (topic, _), queue in queues.queues.items():
+            if topic == TIMER_TOPIC or topic.startswith(REVIVE_TOPIC_PREFIX):
+                queue.find_end()
+                queue.correct_min_offset(log.min_offset)
         reader = MessageReader(log, queues, None, settings, is_slave=True)
-        point = TimerCheckPoint.read(root / CONFIG_FOLDER, log.disk)
-        return waiting_timers(queue, reader.message_at, point, stored_ms)
+        return _waiting(root, queues, reader, stored_ms, log.disk)
     finally:
         queues.close()
+
+
+def _waiting(root: Path, queues: QueueTable, reader: MessageReader, stored_ms: int, disk: Disk) -> _Waiting:
+    point = TimerCheckPoint.read(root / CONFIG_FOLDER, disk)
+    notes = PopNotes(read_deletions(root, disk))
+    timers = waiting_timers(queues.get(TIMER_TOPIC, TIMER_QUEUE_ID), reader.message_at, point, stored_ms, notes.add)
+    notes.add_revived(queues, reader.message_at, ConsumerOffsetTable.read(root / CONFIG_FOLDER, disk).offset_table)
+    return _Waiting(timers, notes.in_flight())
 
 
 def _promotion(
@@ -209,7 +247,7 @@ def _promotion(
     cut_bytes: int,
     doubted_from: int | None,
     ends: QueueEnds,
-    timers: WaitingTimers,
+    waiting: _Waiting,
     state: NodeState | None,
     disk: Disk,
 ) -> Promotion:
@@ -234,9 +272,11 @@ def _promotion(
             if topic == SCHEDULE_TOPIC
         ),
         max(0, ends.get((HALF_TOPIC, 0), 0) - half_from),
-        timers,
+        waiting.timers,
         tuple(moved),
         None if doubted_from is None or doubted_from >= end else doubted_from,
+        None if state is None else state.topics_up_to,
+        waiting.popped,
     )
 
 
@@ -247,10 +287,14 @@ def _lag_at(end: int, state: NodeState) -> int | None:
     return max(0, state.offsets.verified + state.lag_bytes - end)
 
 
-def new_topics(opened: MessageStore, known: TopicConfigTable) -> dict[str, TopicConfig]:
-    """Topics that the old master made so lately that the slave did not copy its table since.
+def new_topics(
+    opened: MessageStore, known: TopicConfigTable, up_to: int | None, undeleted: Container[str] = ()
+) -> dict[str, TopicConfig]:
+    """The topics of messages that are younger than the table of topics.
 
-    A topic with older messages only was deleted. Raises OSError.
+    The table has those of all messages before ``up_to``, so a topic with older messages only was deleted, unless it is
+    ``undeleted``. Without ``up_to`` the last minute counts: a slave copied its master's table more often before it
+    noted this offset. Raises OSError.
     """
     queues: dict[str, int] = {}
     since = opened.commit_log.last_store_timestamp - NEW_TOPIC_MS
@@ -259,8 +303,13 @@ def new_topics(opened: MessageStore, known: TopicConfigTable) -> dict[str, Topic
             queue = opened.derived.queues.get(topic, queue_id)
             if queue is None or queue.max_offset <= queue.min_offset:
                 continue
-            last = opened.reader.message_at(queue.last_unit[0])
-            if last is not None and last.store_timestamp >= since:
+            offset = queue.last_unit[0]
+            if topic in undeleted or (up_to is not None and offset >= up_to):
+                is_new = True
+            else:
+                last = opened.reader.message_at(offset) if up_to is None else None
+                is_new = last is not None and last.store_timestamp >= since
+            if is_new:
                 queues[topic] = max(queues.get(topic, 0), queue_id + 1)
     return {topic: TopicConfig(topic, count, count) for topic, count in queues.items()}
 
@@ -272,6 +321,7 @@ def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[s
     """
     queues = open_queues(settings.store_path_root_dir, settings, owned=False, problems={}, disk=log.disk)
     ends: dict[tuple[str, int], int] = {}
+    deleted = read_deletions(settings.store_path_root_dir, log.disk).lowered_to(end)
     built_until = log.min_offset
     try:
         for key, queue in queues.queues.items():
@@ -284,22 +334,33 @@ def ends_of_queues(settings: Settings, log: CommitLog, end: int) -> dict[tuple[s
         queues.close()
     for records in proved_records(log, built_until, end):
         if (records.sys_flag & INNER_BATCH_FLAG).any():
-            _add_batch_ends(records, ends)
+            _add_batch_ends(records, ends, deleted)
         begins, lengths = records.topic
-        columns = (begins, lengths, records.ints("queueId"), records.ints("queueOffset"), records.sys_flag)
-        for at, length, queue_id, queue_offset, flags in zip(*(column.tolist() for column in columns), strict=True):
+        columns = (
+            begins,
+            lengths,
+            records.ints("queueId"),
+            records.ints("queueOffset"),
+            records.sys_flag,
+            records.physical_offset,
+        )
+        for at, length, queue_id, queue_offset, flags, offset in zip(*(one.tolist() for one in columns), strict=True):
             if flags & TRANSACTION_TYPE_MASK not in QUEUED_TRANSACTION_TYPES:
                 continue
             topic = bytes(records.buffer[at : at + length]).decode("utf-8", "replace")
+            if deleted.is_deleted(topic, offset):
+                continue
             ends[topic, queue_id] = max(ends.get((topic, queue_id), 0), queue_offset + 1)
     return ends
 
 
-def _add_batch_ends(records: Records, ends: dict[tuple[str, int], int]) -> None:
+def _add_batch_ends(records: Records, ends: dict[tuple[str, int], int], deleted: DeletedTopicTable) -> None:
     """Count the messages of batches of 5.x: each takes as many queue offsets as its batch has messages."""
     for at in records.at[(records.sys_flag & INNER_BATCH_FLAG) != 0].tolist():
         request = read_dispatch_request(records.buffer.data, at)
         if isinstance(request, DispatchRequest) and request.is_queued:
+            if deleted.is_deleted(request.topic, request.physical_offset):
+                continue
             try:
                 base_offset, batch_size = request.batch
             except ValueError:  # dispatch gives it no unit
@@ -369,12 +430,8 @@ def promote_open_store(
         lag_bytes=None,
         lag_seconds=None,
     )
-    timers = waiting_timers(
-        opened.derived.queues.get(TIMER_TOPIC, TIMER_QUEUE_ID),
-        opened.reader.message_at,
-        TimerCheckPoint.read(root / CONFIG_FOLDER, disk),
-        opened.commit_log.last_store_timestamp,
-    )
+    stored_ms = opened.commit_log.last_store_timestamp
+    waiting = _waiting(root, opened.derived.queues, opened.reader, stored_ms, disk)
     promotion = _promotion(
         root,
         role,
@@ -384,7 +441,7 @@ def promote_open_store(
         opened.recovery.cut_bytes,
         None if before is None else before.doubted_from(opened.recovery.clean_stop, opened.recovery.checked_from),
         opened.derived.queue_offsets(),
-        timers,
+        waiting,
         before,
         disk,
     )
@@ -402,7 +459,7 @@ def _write_tables(opened: MessageStore, promotion: Promotion, now_ms: int) -> No
     config, disk = opened.root / CONFIG_FOLDER, opened.disk
     clamp_offsets(config, promotion.queue_ends, disk)
     topics = TopicConfigTable.read(config, disk)
-    topics.topic_config_table.update(new_topics(opened, topics))
+    topics.topic_config_table.update(new_topics(opened, topics, promotion.topics_up_to))
     for table in (topics, SubscriptionGroupTable.read(config, disk)):
         if table.rows:
             table.data_version = table.data_version.next(now_ms)

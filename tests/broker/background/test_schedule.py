@@ -14,6 +14,7 @@ from rmqha.broker.background.schedule import (
     FIRST_DELAY_SECONDS,
     ScheduleMessageService,
 )
+from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.metadata import DelayOffsetTable
@@ -122,6 +123,16 @@ class DeliveryTests(ScheduleTestCase):
             self.delay(1)
             self.pass_time(1.5)
         self.assertFalse(put.call_args.args[0].is_wait_store_msg_ok)
+
+    def test_it_does_not_come_into_a_topic_that_was_deleted_meanwhile(self) -> None:
+        self.delay(1, b"old")
+        mark = Deletion("T", self.store.close_topic("T"))
+        self.store.set_deleted(DeletedTopicTable((mark,)))
+        self.delay(1, b"new")
+        self.delay(1, b"other", topic="U")
+        self.pass_time(2)
+        self.assertEqual(self.arrived(), [b"new"])
+        self.assertEqual([bytes(record.body) for record in self.records("U")], [b"other"])
 
     def test_it_comes_once(self) -> None:
         self.delay(1)

@@ -1,12 +1,13 @@
 """What operators' tools ask, and what whole tables slaves get (spec/remoting.md 2.12 to 2.19, 9.1)."""
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.internet.defer import execute
+from twisted.internet.defer import Deferred, execute
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.requests.admin import (
@@ -19,7 +20,7 @@ from rmqha.broker.requests.admin import (
     by_queue,
 )
 from rmqha.broker.tables.attributes import attributes_of
-from rmqha.broker.tables.brokertables import BrokerTables
+from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.newnames import MAX_TABLE_BYTES
@@ -28,6 +29,7 @@ from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import at_once
+from rmqha.store.message import Message, PutMessageStatus
 from rmqha.store.metadata import (
     ConsumerOffsetTable,
     DelayOffsetTable,
@@ -41,7 +43,7 @@ from rmqha.store.timers import TimerCheckPoint
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
 from tests import examples
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header, deleted_topics
 from tests.ha.doubles import PEER_NAME, log_lines
 from tests.remoting.test_protocol import frame
 
@@ -81,9 +83,11 @@ class AdminTestCase(BrokerStoreTestCase):
         self.stats = BrokerStats("C", self.clock, self.now_ms)
         self.stats.startService()
         self.addCleanup(self.stats.stopService)
+        self.deleted = deleted_topics(self, self.topics, self.offsets)
+        tables = CopiedTables(self.topics, self.groups, self.offsets, self.deleted)
         self.peer = self.client(
             {
-                **TopicAdminProcessor(self.topics, self.groups, self.offsets, self.stats, is_slave).processors(),
+                **TopicAdminProcessor(tables, self.stats, is_slave).processors(),
                 **TableProcessor(
                     self.topics,
                     self.groups,
@@ -94,7 +98,7 @@ class AdminTestCase(BrokerStoreTestCase):
                 **StatsProcessor(
                     self.store,
                     "broker-a",
-                    BrokerTables(self.topics, self.groups, self.offsets),
+                    tables,
                     self.consumers,
                     self.stats,
                     self.now_ms,
@@ -187,7 +191,7 @@ class TopicAdminTests(AdminTestCase):
         with log_lines() as lines:
             self.change()
             self.delete("T")
-        made, deleted = lines().splitlines()
+        made, deleted, _ = lines().splitlines()
         self.assertTrue(made.startswith(f"info: {PEER_NAME} creates or changes TopicConfig(topic_name='T'"), made)
         self.assertEqual(deleted, f"info: {PEER_NAME} deletes topic T")
 
@@ -235,14 +239,62 @@ class TopicAdminTests(AdminTestCase):
         self.assertIsNone(self.topics.get("T"))
         self.assertIsNone(self.stats.view("TOPIC_PUT_NUMS", "T"))
 
-    def test_offsets_of_a_topic_that_was_deleted_never_begin_anew(self) -> None:
-        """A slave that has its messages would pass over all that come later as those."""
+    def test_a_topic_that_was_deleted_begins_anew(self) -> None:
+        """Its old messages are in no queue any more, its groups have read nothing, and its queues begin with 0."""
         self.change()
-        self.put(b"1", b"2")
-        self.delete("T")
+        self.put(*[b"%d" % number for number in range(20)])
+        self.put(b"other", topic="Other")
+        self.commit("G", "T", 0, 20)
+        self.commit("G", "Other", 0, 1)
+        self.assert_success(self.delete("T"))
+        self.assertEqual(self.store.reader.max_offset("T", 0), 0)
         self.change()
-        (record,) = self.put(b"3")
-        self.assertEqual(record.queue_offset, 2)
+        (record,) = self.put(b"new")
+        self.assertEqual(record.queue_offset, 0)
+        self.assertEqual(self.store.reader.message_in(self.store.derived.queues.queues["T", 0], 0), record)
+        self.assertEqual(self.offsets.table.offset_table, {"Other@G": {0: 1}})
+        self.assertEqual(ConsumerOffsetTable.read(self.folder), self.offsets.table)
+        self.assertEqual(self.store.reader.max_offset("Other", 0), 1)
+        self.assertEqual([path.name for path in (self.store.root / "rmqha").glob("rebuild/*")], [])
+
+    def test_a_topic_takes_no_messages_until_its_deletion_is_on_the_disk(self) -> None:
+        """Else a death in between would give one that was answered to the deleted topic."""
+        self.change()
+        self.put(b"1")
+        writes: list[Callable[[], None]] = []
+
+        def write_later(function: Callable[[], None]) -> Deferred[None]:
+            writes.append(function)
+            return Deferred()
+
+        self.deleted._run_in_thread = write_later
+        self.peer.send(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        self.clock.advance(0)
+        self.assertEqual((self.peer.answers(), len(writes)), ([], 1))
+        result = self.successResultOf(self.store.put_message(Message("T", b"2")))
+        self.assertEqual(result.status, PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        self.assertEqual(self.store.reader.max_offset("T", 0), 1)
+
+    def test_a_deletion_that_the_disk_refuses_can_be_made_again(self) -> None:
+        self.change()
+        self.put(b"1")
+        writing: Deferred[None] = Deferred()
+        self.deleted._run_in_thread = lambda function: writing
+        self.peer.send(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        self.clock.advance(0)
+        writing.errback(OSError(errno.ENOSPC, "full"))
+        (answer,) = self.peer.answers()
+        self.assertEqual(answer.code, ResponseCode.SYSTEM_ERROR)
+        self.assertIn("delete it again", answer.remark or "")
+        self.deleted._run_in_thread = execute
+        self.flushLoggedErrors()
+        self.assert_success(self.delete("T"))
+        self.assertEqual([record.queue_offset for record in self.put(b"2", b"3")], [0, 1])
+
+    def test_deletions_of_what_is_not_there_leave_no_marks(self) -> None:
+        for number in range(5):
+            self.assert_success(self.delete(f"T{number}"))
+        self.assertEqual(self.deleted.table.deletions, ())
 
     def test_to_delete_what_is_not_there_is_no_error(self) -> None:
         before = self.topics.table.data_version
@@ -403,10 +455,10 @@ class GroupAdminTests(AdminTestCase):
     def test_its_offsets_go_if_that_is_asked_for(self) -> None:
         for group in ("G", "H"):
             self.commit(group, "T", 0, 7)
-            self.commit(group, "%RETRY%G", 0, 7)
+            self.commit(group, "%RETRY%GG", 0, 7)
         self.assert_success(self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", removeOffset="true"))
         self.successResultOf(self.offsets.persist())
-        self.assertEqual(set(ConsumerOffsetTable.read(self.folder).offset_table), {"T@H", "%RETRY%G@H"})
+        self.assertEqual(set(ConsumerOffsetTable.read(self.folder).offset_table), {"T@H", "%RETRY%GG@H"})
 
     def test_a_strangers_name_reaches_the_log_short_and_without_control_characters(self) -> None:
         with log_lines() as lines:
@@ -417,6 +469,19 @@ class GroupAdminTests(AdminTestCase):
         self.assertIn(r"\x1b[2J\nforged", line)
         self.assertTrue(line.isprintable())
         self.assertLess(len(line), 500)
+
+    def test_a_group_that_is_deleted_with_its_offsets_loses_its_retries_too(self) -> None:
+        """A new group of the name begins without offsets, so it would read the old one's retries from the start."""
+        self.topics.create_in_send_back("%RETRY%G", 1)
+        self.put(b"retry", topic="%RETRY%G")
+        self.put(b"dead", topic="%DLQ%G")
+        self.commit("G", "%RETRY%G", 0, 1)
+        self.assert_success(self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", removeOffset="true"))
+        self.assertEqual(self.store.reader.max_offset("%RETRY%G", 0), 0)
+        self.assertEqual(self.store.reader.max_offset("%DLQ%G", 0), 1, "dead letters stay until their topic is deleted")
+        self.assertNotIn("%RETRY%G", self.topics.table.rows)
+        (record,) = self.put(b"retry", topic="%RETRY%G")
+        self.assertEqual(record.queue_offset, 0)
 
     def test_to_delete_none_in_particular_is_refused(self) -> None:
         answer = self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP)

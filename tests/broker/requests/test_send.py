@@ -871,7 +871,7 @@ class SendBackTests(SendTestCase):
             self.record = self.stored(self.send(properties={"TAGS": "A", "KEYS": "k", "X": "é" * (length // 2)}))
             for changed in ({}, {"delayLevel": -1}):
                 with log_lines() as lines:
-                    dead = self.come_back(**changed)
+                    dead = self.come_back(None, **changed)
                 self.assertEqual((dead.topic, dead.reconsume_times), ("%DLQ%G", 1))
                 self.assertEqual((dead.body, dead.properties), (self.record.body, self.record.properties))
                 self.assertIn("becomes a dead letter of group G: its properties of", lines())

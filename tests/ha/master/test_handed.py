@@ -1,9 +1,9 @@
 """How much of the log has left a transport: exact for plain sockets, never too low with TLS."""
 
 import contextlib
-import socket
 import tempfile
 from pathlib import Path
+from socket import SO_RCVBUF, SOL_SOCKET, create_connection, create_server
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,9 +130,9 @@ class PlainTests(SynchronousTestCase):
 
     def test_what_lies_in_our_kernel_has_not_arrived(self) -> None:
         """The peer's TCP takes less than ours."""
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
-            near = socket.create_connection(server.getsockname())
+        with create_server(("127.0.0.1", 0)) as server:
+            server.setsockopt(SOL_SOCKET, SO_RCVBUF, 8192)
+            near = create_connection(server.getsockname())
             far, _ = server.accept()
         self.addCleanup(near.close)
         self.addCleanup(far.close)

@@ -206,17 +206,22 @@ def each_second(number: int) -> int:
     return FIRST_TIME + 1000 * number
 
 
-def fixed_log(count: int = 40, time_of: Callable[[int], int] = each_second) -> Made:
+def fixed_log(
+    count: int = 40, time_of: Callable[[int], int] = each_second, topic_of: Callable[[int], str] = lambda _: "A"
+) -> Made:
     content, messages, starts = bytearray(), [], []
+    offsets: Counter[tuple[str, int]] = Counter()
     for number in range(count):
+        topic = topic_of(number)
         record = Record(
-            "A",
+            topic,
             bytes([number]) * 300,
             f"KEYS\x01k{number}\x02",
             queue_id=number % 2,
-            queue_offset=number // 2,
+            queue_offset=offsets[topic, number % 2],
             store_timestamp=time_of(number),
         )
+        offsets[topic, number % 2] += 1
         room = SEGMENT_SIZE - len(content) % SEGMENT_SIZE
         if record.total_size + 8 > room:
             starts.append(len(content))

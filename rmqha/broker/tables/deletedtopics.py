@@ -1,0 +1,106 @@
+"""Deletes topics with their queues and offsets, on a master, and on the slaves that follow it (spec/store.md 13.5).
+
+The steps of a deletion reach the disk in this order: the mark, then the queues and offsets, then the table of topics.
+After a death between two of them the topic is there still, or it is there and empty.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred, DeferredLock
+from twisted.logger import Logger
+
+from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
+from rmqha.broker.tables.offsets import ConsumerOffsetManager
+from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.events import Event
+from rmqha.remoting.turns import Turns
+from rmqha.store.deletions import DeletedTopicTable, Deletion
+from rmqha.store.messagestore import MessageStore
+from rmqha.wire.fastjson import Document
+from rmqha.wire.topics import RETRY_PREFIX
+
+TOLD = 10
+"""The most topics that a line of the log names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleting:
+    """What a deletion changes besides the store."""
+
+    topics: TopicConfigManager
+    consumer_offsets: ConsumerOffsetManager
+    turns: Turns
+    now_ms: Callable[[], int]
+
+
+class DeletedTopics(ConfigManager[DeletedTopicTable]):
+    """The deleted topics of a broker. One deletion runs at a time."""
+
+    _log = Logger()
+
+    def __init__(self, storage: TableStorage, store: MessageStore, deleting: Deleting) -> None:
+        """Reads deletedTopics.json. Raises StoreError, OSError."""
+        super().__init__(storage, DeletedTopicTable)
+        self._store = store
+        self._topics = deleting.topics
+        self._consumer_offsets = deleting.consumer_offsets
+        self._turns = deleting.turns
+        self._now_ms = deleting.now_ms
+        self._lock = DeferredLock()
+
+    def table_document(self) -> Document:
+        """The table in JSON's form."""
+        return self.table.document()
+
+    def delete(self, topic: str, even_if_missing: bool = False) -> Deferred[None]:
+        """Delete a topic with its queues, and what groups have read of it.
+
+        A topic that is missing gets no mark, because strangers could fill the table, unless ``even_if_missing``.
+        Fires when that is on the disk. Fails with OSError if the disk refuses it: then the topic takes no messages.
+        """
+        return self._lock.run(lambda: Deferred.fromCoroutine(self._delete(topic, even_if_missing)))
+
+    async def _delete(self, topic: str, even_if_missing: bool) -> None:
+        has_row = self._topics.delete(topic)
+        if has_row or even_if_missing or any(key[0] == topic for key in self._store.derived.queues.queues):
+            mark = Deletion(topic, self._store.close_topic(topic), self._now_ms())
+            self.table = self.table.adding(mark, self._store.commit_log.min_offset)
+            await self._apply((mark,))
+        await self._turns.run(self._consumer_offsets.removing_topic(topic))
+        await self._consumer_offsets.persist()
+        await self._topics.written()
+
+    def follow(self, masters: DeletedTopicTable, masters_min: int) -> Deferred[None]:
+        """Take over a master's deletions, on its slave. The master's log starts at ``masters_min``.
+
+        Fails with OSError.
+        """
+        return self._lock.run(lambda: Deferred.fromCoroutine(self._follow(masters, masters_min)))
+
+    async def _follow(self, masters: DeletedTopicTable, masters_min: int) -> None:
+        held = self._store.derived.dispatcher.deleted
+        table = held.following(masters, masters_min, self._store.commit_log.min_offset)
+        if table.deletions == held.deletions:
+            return
+        self.table, new = table, table.without(held)
+        await self._apply(new)
+        for deletion in new:
+            await self._turns.run(self._consumer_offsets.removing_topic(deletion.topic))
+            if deletion.topic.startswith(RETRY_PREFIX):  # the master tells so that it has deleted the group
+                await self._turns.run(self._consumer_offsets.removing(deletion.topic.removeprefix(RETRY_PREFIX)))
+        await self._consumer_offsets.persist()
+
+    async def _apply(self, new: tuple[Deletion, ...]) -> None:
+        """Bring the marks to the disk, then let the queues start again from 0. Raises OSError."""
+        self.persist()
+        await self.written()
+        self._store.set_deleted(self.table)
+        if new:
+            names = [f"{deletion.topic} (at {deletion.offset})" for deletion in new[:TOLD]]
+            self._log.info(
+                "deleted with their queues: {topics}{more}; their messages stay in the log until retention",
+                event=Event.TOPICS_DELETED,
+                topics=", ".join(names),
+                more=f" and {len(new) - TOLD} more" if len(new) > TOLD else "",
+            )
