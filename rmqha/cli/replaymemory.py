@@ -24,6 +24,7 @@ from rmqha.client.message import UNIQ_KEY, Message
 from rmqha.client.replay import MARK, Failure, Progress
 from rmqha.exitcodes import ExitCode
 from rmqha.store.log.mappedfile import DISK
+from rmqha.store.offline.newstore import check_place
 
 SAVE_SECONDS = 1.0
 SETTLE_SECONDS = 5.0
@@ -62,7 +63,10 @@ class Saved:
 
     def read(self) -> Progress:
         """The progress of an earlier run; an empty one if there was none. Raises Trouble, OSError."""
-        if self._path is None or not self._path.exists():
+        if self._path is None:
+            return Progress()
+        check_place(self._path)
+        if not self._path.exists():
             return Progress()
         try:
             content = orjson.loads(self._path.read_bytes())

@@ -33,6 +33,7 @@ from rmqha.pipeline.options import Options, parse_options
 from rmqha.pipeline.segments import Split
 from rmqha.pipeline.views import SPLITS_SCHEMA
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.newstore import check_place
 
 TABLE_OPTION = "table"
 NOT_OF_THE_LOG = ("checkpointlocation", TABLE_OPTION)
@@ -79,6 +80,7 @@ class ArchiveDataSource(DataSource):
             raise OptionError("an archive needs the splits of a log: read them with view=splits")
         given = {name: text for name, text in self.options.items() if name.lower() not in NOT_OF_THE_LOG}
         options = parse_options(given)
+        check_place(options.path)
         columns = archived_columns(options, archives_in(options.path))
         tables = [text for name, text in self.options.items() if name.lower() == TABLE_OPTION]
         return _Target(options, columns, _table(tables[0]) if tables else TableFormat.PARQUET)

@@ -58,6 +58,7 @@ from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication, RightToLead
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
+from rmqha.store.timers import WHEEL_FILES
 from rmqha.wire.record import BLANK_HEADER, Record, RecordError, peek_size
 from rmqha.wire.scan import Scan
 
@@ -710,12 +711,20 @@ class MessageStore:
         log.sync()
         self.node_state = replace(self.node_state, offsets=self.offsets(log.verified_offset), unproved_from=None)
         log.set_aside(aside)
+        self._set_wheel_aside(aside.with_name(f"{aside.name}-timers"))
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
         self._tell_loss(log.min_offset)
         if self.read_limit is not None:
             self.read_limit.take_back(log.min_offset)
         self._reopen_derived()
         return aside
+
+    def _set_wheel_aside(self, folder: Path) -> None:
+        """The timer wheel of a Java broker points into the log that is gone: move it to ``folder``. Raises OSError."""
+        for name in WHEEL_FILES:
+            if self.disk.exists(self.root / name):
+                self.disk.make_folder(folder)
+                self.disk.rename(self.root / name, folder / name)
 
     def known_log(self) -> Examination:
         """The log as it is now. An opening right after a clean close takes it, and need not prove the log again."""

@@ -29,6 +29,8 @@ from rmqha.wire.record import Record
 from rmqha.wire.timers import REAL_TOPIC, TIMER_TOPIC, due_of
 
 CHECK_POINT_FILE = "timercheck"
+WHEEL_FILES = ("timerwheel", "timerlog")
+"""In the root of a store of a Java 5.x broker: the wheel, and its folder of entries that point into the log."""
 CHECK_POINT = Struct(">7q")
 FILE_BYTES = 4096
 MESSAGES_A_STEP = 64

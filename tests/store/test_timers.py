@@ -7,6 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.settings import BrokerRole, make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.offline.prefix import CopyKind, copy_store, examine_source, plan_copy
 from rmqha.store.offline.promote import plan_promotion
 from rmqha.store.offline.rewind import rewind
 from rmqha.store.timers import CHECK_POINT_FILE, TimerCheckPoint, first_waiting, waiting_timers
@@ -124,3 +125,43 @@ class WaitingTests(SynchronousTestCase):
             found = TimerCheckPoint.read(self.root / CONFIG_FOLDER)
             assert found is not None
             self.assertEqual((found.last_read_ms, found.queue_offset), (last_read, offset), cut)
+
+    def test_a_rewind_moves_the_wheel_of_a_java_broker_aside(self) -> None:
+        """It points into the log: a Java broker that started with it delivered its messages again."""
+        self.make_delivered(TimerCheckPoint(45, 4711, 4, 4))
+        (self.root / "timerwheel").write_bytes(b"wheel")
+        (self.root / "timerlog").mkdir()
+        (self.root / "timerlog" / f"{0:020d}").write_bytes(b"entries")
+        rewind(self.settings, self.places[5])
+        self.assertEqual([name for name in ("timerwheel", "timerlog") if (self.root / name).exists()], [])
+        (kept,) = (self.root / "rmqha").glob("aside-timers-*")
+        self.assertEqual((kept / "timerwheel").read_bytes(), b"wheel")
+        self.assertEqual((kept / "timerlog" / f"{0:020d}").read_bytes(), b"entries")
+        self.assertEqual(TimerCheckPoint.read(self.root / CONFIG_FOLDER), TimerCheckPoint(30, 0, 1, 4))
+
+    def test_a_restore_and_a_backup_have_the_check_point_for_their_log(self) -> None:
+        self.make_delivered(TimerCheckPoint(45, 4711, 4, 4))
+        log = examine_source(self.settings, None)
+        for number, (kind, cut, expected) in enumerate(
+            (
+                (CopyKind.RESTORE, 5, TimerCheckPoint(30, 0, 1, 4)),
+                (CopyKind.RESTORE, 3, TimerCheckPoint(10, 0, 0, 3)),
+                (CopyKind.BACKUP, None, TimerCheckPoint(45, 0, 1, 4)),
+            )
+        ):
+            end = log.end if cut is None else self.places[cut]
+            copy = self.root.with_name(f"copy{number}")
+            copy_store(plan_copy(self.settings, copy, kind, log, end), self.settings)
+            self.assertEqual(TimerCheckPoint.read(copy / CONFIG_FOLDER), expected)
+
+    def make_delivered(self, point: TimerCheckPoint) -> None:
+        """Four timer messages, three of them delivered, and one more."""
+        self.put(10, 50, 30, 40, topic="A")
+        for due in (10, 30, 40):
+            self.writer.put("A", 0, b"now", TIMER_OUT_MS=str(due), REAL_TOPIC="A")
+        self.put(60, topic="A")
+        (self.root / CONFIG_FOLDER).mkdir(exist_ok=True)
+        point.write(self.root / CONFIG_FOLDER)
+        self.places = [record.physical_offset for record in records_of(self.store.commit_log)]
+        self.store.close_now()
+        self.is_closed = True

@@ -45,6 +45,7 @@ from rmqha.pipeline.schema import PROOF_COLUMNS, RECORD_CRC, VALUE, archive_sche
 from rmqha.pipeline.segments import Split, log, log_skipped, open_segment, read_records
 from rmqha.pipeline.sqltypes import same_but_case
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.newstore import check_place
 from rmqha.store.tablesnapshots import read_snapshot, read_tables
 from rmqha.wire.columns import Records
 from rmqha.wire.layout import BLANK_HEADER, BLANK_MAGIC_CODE
@@ -355,6 +356,7 @@ def archive(
     """
     if options.output is None:
         raise OptionError("archive needs output, a folder to write to")
+    check_place(options.output)
     check_layout(options.output, in_cluster=False)
     archive = Archive(options.output)
     if chosen_formats(options):

@@ -37,6 +37,19 @@ from typing import Any, BinaryIO
 
 import orjson
 
+from rmqha.pipeline.jobs.manifestfields import (
+    MAX_NUMBER,
+    MAX_SEGMENT_BYTES,
+    field_of,
+    file_name,
+    items,
+    mapping,
+    number,
+    number_of,
+    path_in_archive,
+    range_in,
+    text,
+)
 from rmqha.store.errors import NoStore, StoreError, StoreInUse
 from rmqha.store.log.mappedfile import sync_folder
 from rmqha.store.nodestate import NodeState, replace_file
@@ -55,7 +68,9 @@ LOCK_POLL_SECONDS = 0.05
 OFFSET_DIGITS = 20
 STAGED_SUFFIX, TEMPORARY_SUFFIX = ".staged", ".tmp"
 COMPACTED_SUFFIX, COMPACTING_SUFFIX = ".compacted", ".compacting"
-RANGE_NAME = re.compile(r"\.?(\d+)-(\d+)\..*")
+RANGE_NAME = re.compile(r"\.?(\d{1,20})-(\d{1,20})\..*")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+LOWEST = -(2**63)
 
 
 class ArchiveError(StoreError):
@@ -104,9 +119,27 @@ class ArchivedFile:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "ArchivedFile":
-        """Parse the fields of a manifest's file. Raises ValueError, TypeError."""
-        merged = tuple((int(start), int(end)) for start, end in content.get("merged", ()))
-        return cls(**{**content, "merged": merged})
+        """Parse the fields of a manifest's file. Raises ValueError."""
+        start, end = range_in(field_of(content, "start"), field_of(content, "end"), "a file")
+        merged = tuple(
+            range_in(*_pair(one), "a merged range", start, end) for one in items(content.get("merged", []), "merged")
+        )
+        return cls(
+            path_in_archive(field_of(content, "path"), "path"),
+            start,
+            end,
+            number_of(content, "rows"),
+            number_of(content, "bytes"),
+            number_of(content, "min_store_timestamp", LOWEST),
+            number_of(content, "max_store_timestamp", LOWEST),
+            file_name(field_of(content, "staged"), "staged"),
+            merged,
+        )
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    start, end = items(value, "a range") if len(items(value, "a range")) == 2 else (None, None)
+    return start, end
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +149,15 @@ class RangeHash:
     start: int
     end: int
     sha256: str
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], low: int, high: int) -> "RangeHash":
+        """Parse one of a manifest's hashes, of a range between two offsets. Raises ValueError."""
+        start, end = range_in(field_of(content, "start"), field_of(content, "end"), "a hash", low, high)
+        sha256 = text(field_of(content, "sha256"), "sha256")
+        if not SHA256.fullmatch(sha256):
+            raise ValueError(f"sha256 is {sha256!a}, not 64 hexadecimal digits")
+        return cls(start, end, sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +171,13 @@ class ArchivedBlank:
     start: int
     end: int
     filler: str = ""
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], low: int, high: int) -> "ArchivedBlank":
+        """Parse one of a manifest's blanks, between two offsets. Raises ValueError."""
+        start, end = range_in(field_of(content, "start"), field_of(content, "end"), "a blank", low, high)
+        number(end - start, "the size of a blank", BLANK_HEADER.size, MAX_SEGMENT_BYTES)
+        return cls(start, end, text(content.get("filler", ""), "filler"))
 
     @classmethod
     def of(cls, start: int, content: bytes) -> "ArchivedBlank":
@@ -162,13 +211,16 @@ class RestoreFacts:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "RestoreFacts":
-        """Parse the fields of a manifest's file. Raises ValueError, TypeError."""
+    def from_json(cls, content: Mapping[str, Any], low: int, high: int) -> "RestoreFacts":
+        """Parse these fields of a manifest of the log between two offsets. Raises ValueError."""
         size = content.get("segment_size")
         return cls(
-            lossless=bool(content.get("lossless", False)),
-            segment_size=None if size is None else int(size),
-            blanks=tuple(ArchivedBlank(**blank) for blank in content.get("blanks", ())),
+            lossless=content.get("lossless") is True,
+            segment_size=None if size is None else number(size, "segment_size", 1, MAX_SEGMENT_BYTES),
+            blanks=tuple(
+                ArchivedBlank.from_json(mapping(one, "a blank"), low, high)
+                for one in items(content.get("blanks", []), "blanks")
+            ),
         )
 
 
@@ -213,26 +265,33 @@ class Manifest:
         return orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n"
 
     @classmethod
-    def from_json(cls, text: bytes) -> "Manifest":
-        """Parse the content of a manifest's file. Raises ValueError."""
-        try:
-            content: dict[str, Any] = orjson.loads(text)
-            files = tuple(map(ArchivedFile.from_json, content["files"]))
-            expired = content.get("expired")
-            hashes = tuple(RangeHash(**one) for one in content.get("hashes", ()))
-            return cls(
-                start=content["start"],
-                end=content["end"],
-                store_id=content["store_id"],
-                epoch=content["epoch"],
-                files=files,
-                skipped=content["skipped"],
-                hashes=hashes,
-                restore=RestoreFacts.from_json(content),
-                expired=None if expired is None else int(expired),
-            )
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"a field is missing or invalid: {error}") from error
+    def from_json(cls, content: bytes) -> "Manifest":
+        """Parse the content of a manifest's file. All that reads one relies on what is checked here.
+
+        Raises ValueError.
+        """
+        fields = mapping(orjson.loads(content), "it")
+        start, end = range_in(field_of(fields, "start"), field_of(fields, "end"), "the manifest")
+        files = tuple(
+            ArchivedFile.from_json(mapping(one, "a file")) for one in items(field_of(fields, "files"), "files")
+        )
+        for file in files:
+            range_in(file.start, file.end, f"the file {file.path}", start, end)
+        store_id, expired = field_of(fields, "store_id"), fields.get("expired")
+        return cls(
+            start=start,
+            end=end,
+            store_id=None if store_id is None else text(store_id, "store_id"),
+            epoch=number_of(fields, "epoch", LOWEST),
+            files=files,
+            skipped=number_of(fields, "skipped"),
+            hashes=tuple(
+                RangeHash.from_json(mapping(one, "a hash"), start, end)
+                for one in items(fields.get("hashes", []), "hashes")
+            ),
+            restore=RestoreFacts.from_json(fields, start, end),
+            expired=None if expired is None else number(expired, "expired", start, end),
+        )
 
 
 class Archive:
@@ -306,7 +365,10 @@ class Archive:
     @staticmethod
     def _read(path: Path) -> Manifest:
         try:
-            return Manifest.from_json(path.read_bytes())
+            manifest = Manifest.from_json(path.read_bytes())
+            if manifest.name != path.name:
+                raise ValueError(f"it is of the range {range_name(manifest.start, manifest.end)}")
+            return manifest
         except ValueError as error:
             raise ArchiveError(f"{path} is not a manifest ({error}): move it elsewhere") from error
 
@@ -327,10 +389,12 @@ class Archive:
         """
         path = self._folder / TABLES_NAME
         try:
-            return {str(name): str(text) for name, text in orjson.loads(path.read_bytes())["tables"].items()}
+            content = mapping(orjson.loads(path.read_bytes()), "it")
+            tables = mapping(field_of(content, "tables"), "tables")
+            return {file_name(name, "a table"): str(table) for name, table in tables.items()}
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise ArchiveError(f"{path} does not hold tables ({error}): move it elsewhere") from error
 
     def selection(self) -> dict[str, str]:
@@ -477,7 +541,10 @@ def range_of(path: Path) -> tuple[int, int]:
     match = RANGE_NAME.fullmatch(path.name)
     if match is None:
         raise ArchiveError(f"the name of {path} is not a range of the log: move it elsewhere")
-    return int(match[1]), int(match[2])
+    start, end = int(match[1]), int(match[2])
+    if not start <= end <= MAX_NUMBER:
+        raise ArchiveError(f"the name of {path} is not a range of the log: move it elsewhere")
+    return start, end
 
 
 def open_staging(root: Path, start: int, end: int) -> tuple[Path, BinaryIO]:

@@ -58,6 +58,7 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.log.mappedfile import file_name, sync_file_system
 from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.offline.newstore import check_place
 from rmqha.wire.columns import Records
 
 QueueKey = tuple[str, int]
@@ -293,6 +294,8 @@ def rebuild(options: Options, engine: Engine, progress: Progress = no_progress) 
     killed while it replaces the files, the store is without queues; its node then builds them. Raises StoreError,
     OSError.
     """
+    if options.output is not None:
+        check_place(options.output)
     plan = open_log(options)
     with ExitStack() as held:
         if options.output is None:

@@ -42,6 +42,7 @@ from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import TIMESTAMP
 from rmqha.pipeline.segments import Split
 from rmqha.store.metadata import ConsumerOffsetTable
+from rmqha.store.offline.newstore import check_place
 from rmqha.times import EPOCH, MILLISECOND, iso_time
 
 EXPECTED, FOUND = 0, 1
@@ -172,6 +173,9 @@ def reconcile(asked: Asked, engine: Engine, progress: Progress = no_progress) ->
     """Compare both sides. Raises OptionError, StoreError, OSError."""
     if len(asked.groups) > MAX_GROUPS:
         raise OptionError(f"at most {MAX_GROUPS} groups at a time")
+    for written in (asked.output, asked.scratch):
+        if written is not None:
+            check_place(written)
     with (
         tempfile.TemporaryDirectory(prefix="rmqha-reconcile-", dir=asked.scratch) as folder,
         row_file(asked.output, FINDINGS) as write,

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import orjson
 
-from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, Archive, ArchiveError, Manifest, make_folder
+from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, Archive, ArchiveError, Manifest, make_folder, range_of
+from rmqha.pipeline.jobs.manifestfields import field_of, file_name, items, mapping, path_in_archive
 from rmqha.pipeline.jobs.tableformats import replace_in_tables, table_logs, update_tables
 from rmqha.store.log.mappedfile import sync_folder
 from rmqha.store.nodestate import replace_file
@@ -36,10 +37,13 @@ class _Intent:
     def read(cls, path: Path) -> "_Intent":
         """Raises ArchiveError, OSError."""
         try:
-            content = orjson.loads(path.read_bytes())
-            manifests, files = map(str, content["manifests"]), map(str, content["files"])
-            return cls(tuple(manifests), tuple(files), bool(content["keeps_rows"]))
-        except (ValueError, KeyError, TypeError) as error:
+            content = mapping(orjson.loads(path.read_bytes()), "it")
+            manifests = [file_name(one, "a manifest") for one in items(field_of(content, "manifests"), "manifests")]
+            files = [path_in_archive(one, "a file") for one in items(field_of(content, "files"), "files")]
+            for name in manifests:
+                range_of(Path(name))
+            return cls(tuple(manifests), tuple(files), field_of(content, "keeps_rows") is True)
+        except ValueError as error:
             raise ArchiveError(f"{path} does not say what to replace ({error}): move it elsewhere") from error
 
 

@@ -4,6 +4,7 @@ The store is made in ``.NAME.incomplete`` next to the output. If the process is 
 stays as it was. The next run recognizes the folder by a marker file, removes what is in it, and starts again.
 """
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,11 +14,12 @@ import orjson
 
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.lockfile import LockFile
-from rmqha.store.log.mappedfile import sync_file_system, sync_folder
-from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, sync_file_system, sync_folder
+from rmqha.store.nodestate import NODE_FOLDER, state_path
 
 INCOMPLETE_FILE = "incomplete.json"
 """In ``rmqha`` of a store that is being made. It says what is made, and shows that the folder may be removed."""
+LOG_FOLDER, ARCHIVE_MARK = "commitlog", "_manifest"
 ROOM_LEFT_BYTES = 64 << 20
 """What a new store leaves free on the disk."""
 
@@ -30,12 +32,45 @@ class OutputExists(NoStore):
     """The output exists already. It is never overwritten."""
 
 
+class WrongPlace(NoStore):
+    """The output is inside a store or an archive, which it would damage."""
+
+
 def check_output(source: Path, output: Path) -> None:
-    """Raises OutputExists if the output is not empty, or inside the source; OSError."""
+    """Raises OutputExists if the output is not empty, or inside the source; WrongPlace; OSError."""
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise OutputExists(f"{output} exists and is not empty: name a new folder")
     if source.resolve() == output.resolve() or source.resolve() in output.resolve().parents:
         raise OutputExists(f"{output} is inside the source {source}: name a folder outside it")
+    check_place(output)
+
+
+def check_place(output: Path) -> None:
+    """Call it before a file or a folder is written where the user says. Links are followed.
+
+    Raises WrongPlace if it is a store, or inside a store, a folder of segments or an archive, whether or not that is
+    the source; OSError.
+    """
+    place = output.resolve()
+    for folder in (place, *place.parents):
+        if (what := _what_is(folder)) and not (what == "archive" and folder == place):
+            inside = "is" if folder == place else "is inside"
+            raise WrongPlace(f"{output} {inside} the {what} {folder}: name a place outside it")
+
+
+def _what_is(folder: Path) -> str | None:
+    """What sort of folder of ours, or of Java's, it is."""
+    if state_path(folder).exists() or _has_segments(folder / LOG_FOLDER):
+        return "store"
+    if _has_segments(folder):
+        return "folder of segments"
+    return "archive" if (folder / ARCHIVE_MARK).is_dir() else None
+
+
+def _has_segments(folder: Path) -> bool:
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
+        return any(len(entry.name) == FILE_NAME_DIGITS and entry.name.isdecimal() for entry in entries)
+    return False
 
 
 def existing_parent(path: Path) -> Path:

@@ -27,12 +27,14 @@ from rmqha.store.log.recovery import Examination, LogDamaged, Vouched, examine
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfigTable
 from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState, Offsets
-from rmqha.store.offline.clamping import clamp_offsets
+from rmqha.store.offline.clamping import clamp_offsets, set_back_delays
 from rmqha.store.offline.copying import Copied, Copier, data_bytes
 from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store
 from rmqha.store.offline.promote import new_topics
+from rmqha.store.offline.timerfiles import set_back_timers
 from rmqha.store.opening import Opening
 from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables, snapshot_offsets, snapshot_path
+from rmqha.store.timers import TimerCheckPoint
 
 FIRST_UNIT = Struct(">qi")
 INDEX_HEADER = Struct(">qqqq")
@@ -358,6 +360,7 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied, un
     if end != plan.end:
         opened.abandon()
         raise StoreError(f"the copy's log ends at {end}, not at {plan.end}: see 'rmqha verify {plan.source}'")
+    _set_back(plan, settings, opened)
     ends = {key: queue.max_offset for key, queue in opened.derived.queues.queues.items()}
     if plan.kind is CopyKind.RESTORE:
         topics = TopicConfigTable.read(folder / CONFIG_FOLDER)
@@ -369,6 +372,26 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied, un
     final = replace(state, role="", state=STOPPED, offsets=opened.offsets(end), peers=(), warnings=())
     opened.close_now(lambda: final)
     return CopyDone(copied, len(ends), clamped)
+
+
+def _set_back(plan: CopyPlan, settings: Settings, opened: MessageStore) -> None:
+    """Take back the progress of delays and timers that the copy's log does not have. Raises StoreError, OSError."""
+    point = TimerCheckPoint.read(plan.source / CONFIG_FOLDER)  # before the log's end, which moves on
+    if plan.known is not None:  # the copy ends where the log ends
+        set_back_timers(opened, point, opened.commit_log, plan.end)
+        return
+    has_later_delays = plan.kind is CopyKind.RESTORE and plan.tables_from is None
+    if not has_later_delays and point is None:
+        return
+    end = examine_source(settings, NodeState.read(plan.source)).end
+    log = open_log(settings, owned=False)
+    try:
+        log.verified_offset = max(plan.end, end)
+        if has_later_delays:
+            set_back_delays(opened.root / CONFIG_FOLDER, log, plan.end, log.verified_offset)
+        set_back_timers(opened, point, log, plan.end)
+    finally:
+        log.close()
 
 
 def _end_log(plan: CopyPlan, settings: Settings, folder: Path) -> None:

@@ -24,10 +24,10 @@ from rmqha.store.offline.clamping import set_back_delays
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.target import Progress, proved_records
-from rmqha.store.timers import TimerCheckPoint, due_ms, first_waiting
+from rmqha.store.offline.timerfiles import retire_wheel, set_back_timers
+from rmqha.store.timers import TimerCheckPoint
 from rmqha.times import iso_time
 from rmqha.wire.record import Blank, Record, decode_record
-from rmqha.wire.timers import TIMER_QUEUE_ID, TIMER_TOPIC
 from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 
 MAX_TOPICS_COUNTED = 10_000
@@ -116,29 +116,6 @@ def fork_line(fork: Fork, first: Record | None) -> str:
     )
 
 
-def set_back_timers(opened: MessageStore, offset: int) -> None:
-    """Set the timer check point of 5.x back by the deliveries from ``offset`` on, which are about to be cut.
-
-    Done twice, messages are delivered twice, and none is lost. Raises StoreError, OSError.
-    """
-    config, log = opened.root / CONFIG_FOLDER, opened.commit_log
-    point = TimerCheckPoint.read(config, opened.disk)
-    queue = opened.derived.queues.get(TIMER_TOPIC, TIMER_QUEUE_ID)
-    if point is None or queue is None:
-        return
-    due = [point.last_read_ms]
-    for records in proved_records(log, offset, log.verified_offset):
-        for physical_offset in records.physical_offset.tolist():
-            message = opened.reader.message_at(physical_offset)
-            found = due_ms(message)
-            if message is not None and found is not None and message.topic != TIMER_TOPIC:
-                due.append(found)
-    end = queue.end_before(offset)
-    earlier = point._replace(last_read_ms=min(due), master_queue_offset=min(point.master_queue_offset, end))
-    start = first_waiting(queue, opened.reader.message_at, 0, earlier)
-    earlier.from_offset(min(start, end), end).write(config, opened.disk)
-
-
 def set_back_transactions(opened: MessageStore, offset: int) -> None:
     """Set the check of transactions back by the operation messages from ``offset`` on, which are about to be cut.
 
@@ -181,7 +158,8 @@ def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
         forget_promotion(opened.root, disk)  # first: a node must never run as a master on a log that was cut back
         log, config = opened.commit_log, opened.root / CONFIG_FOLDER
         set_back_delays(config, log, offset, log.verified_offset, disk)
-        set_back_timers(opened, offset)
+        has_check_point = set_back_timers(opened, TimerCheckPoint.read(config, disk), log, offset)
+        retire_wheel(opened.root, has_check_point, offset, disk)
         set_back_transactions(opened, offset)
         kept_in = opened.cut_back(offset)
     except BaseException:  # of any kind: release the store first
