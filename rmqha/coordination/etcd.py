@@ -65,6 +65,8 @@ class _Attempt:
     content: Mapping[str, Any]
     repeatable: bool
     """Whether it may be sent again when nobody knows whether it was done."""
+    proves_term: bool = True
+    """Whether the answer waits for a majority of etcd's members: then none that is behind them can give it."""
 
 
 @implementer(ICoordinator)
@@ -137,7 +139,7 @@ class EtcdCoordinator:
         return self.within_time(self._keep_alive(lease))
 
     async def _keep_alive(self, lease: int) -> int:
-        answer = await self._call(_Attempt("/v3/lease/keepalive", {"ID": str(lease)}, True))
+        answer = await self._call(_Attempt("/v3/lease/keepalive", {"ID": str(lease)}, True, proves_term=False))
         ttl = int(answer.get("TTL", 0))
         if ttl <= 0:
             raise LeaseGone(f"The lease {lease} has ended.")
@@ -279,7 +281,7 @@ class EtcdCoordinator:
         limit = seconds if attempt.repeatable else None
 
         async def ask(token: str | None) -> dict[str, Any]:
-            return await self._ask(endpoint, attempt.path, attempt.content, token, limit)
+            return await self._ask(endpoint, attempt.path, attempt.content, token, limit, attempt.proves_term)
 
         return await self._logged_in(endpoint, seconds, ask)
 
@@ -313,7 +315,7 @@ class EtcdCoordinator:
             raise CoordinatorRefused("There is no login any more.")
         content = {"name": login.user, "password": login.password}
         try:
-            answer = await self._ask(endpoint, "/v3/auth/authenticate", content, None, seconds)
+            answer = await self._ask(endpoint, "/v3/auth/authenticate", content, None, seconds, proves_term=True)
         except CoordinatorUnavailable as error:
             raise NothingDone(str(error)) from error
         except CoordinatorRefused as error:
@@ -327,9 +329,16 @@ class EtcdCoordinator:
         return self._token
 
     async def _ask(
-        self, endpoint: Endpoint, path: str, content: Mapping[str, Any], token: str | None, seconds: float | None
+        self,
+        endpoint: Endpoint,
+        path: str,
+        content: Mapping[str, Any],
+        token: str | None,
+        seconds: float | None,
+        proves_term: bool = False,
     ) -> dict[str, Any]:
         """One request to one endpoint. Raises CoordinatorError."""
+        sent_in_term = self._raft_term if proves_term else None
         asking = Deferred.fromCoroutine(self._exchange(endpoint, path, content, token))
         if seconds is not None:
             asking.addTimeout(max(0.0, seconds), self.clock)
@@ -337,7 +346,7 @@ class EtcdCoordinator:
             status, body = await asking
         except DeferredTimeoutError as error:
             raise CoordinatorUnavailable(f"{endpoint} did not answer in time.") from error
-        return self._answer_of(endpoint, status, body)
+        return self._answer_of(endpoint, status, body, sent_in_term)
 
     async def _exchange(
         self, endpoint: Endpoint, path: str, content: Mapping[str, Any], token: str | None
@@ -372,7 +381,7 @@ class EtcdCoordinator:
                 raise cause from error
             raise CoordinatorUnavailable(f"{endpoint} gave no answer: {reason_of(cause)}.") from error
 
-    def _answer_of(self, endpoint: Endpoint, status: int, body: bytes) -> dict[str, Any]:
+    def _answer_of(self, endpoint: Endpoint, status: int, body: bytes, sent_in_term: int | None) -> dict[str, Any]:
         try:
             answer = json.loads(body.partition(b"\n")[0] or b"null")
         except ValueError:
@@ -388,11 +397,15 @@ class EtcdCoordinator:
         if not isinstance(answer.get("header"), dict):
             raise NoCoordinator(f"{endpoint} is not a coordinator: its answer has no header.")
         found: dict[str, Any] = answer
-        self.check_header(endpoint, found["header"])
+        self.check_header(endpoint, found["header"], sent_in_term)
         return found
 
-    def check_header(self, endpoint: Endpoint, header: Mapping[str, Any]) -> None:
-        """Raises CoordinatorUnavailable for the answer of a member that is behind the others."""
+    def check_header(self, endpoint: Endpoint, header: Mapping[str, Any], sent_in_term: int | None = None) -> None:
+        """Raises CoordinatorUnavailable for the answer of a member that is behind the others.
+
+        With ``sent_in_term`` the answer has the consent of a majority, and that term was known when it was asked for:
+        a lower one then proves that the whole of etcd went back, and what it answers counts from now on.
+        """
         cluster_id, raft_term = int(header.get("cluster_id", 0)), int(header.get("raft_term", 0))
         if cluster_id != self.cluster_id:
             if self.cluster_id is not None:
@@ -403,6 +416,15 @@ class EtcdCoordinator:
                     before=f"{self.cluster_id:x}",
                 )
             self.cluster_id, self._raft_term = cluster_id, 0
+        elif sent_in_term is not None and raft_term < min(sent_in_term, self._raft_term):
+            self._log.warn(
+                "etcd went back: {endpoint} answers in raft term {term}, and it was in term {before} already",
+                event=Event.COORDINATOR_WENT_BACK,
+                endpoint=str(endpoint),
+                term=raft_term,
+                before=self._raft_term,
+            )
+            self._raft_term = raft_term
         if raft_term < self._raft_term:
             raise CoordinatorUnavailable(f"{endpoint} is behind the other members.")
         self._raft_term = raft_term

@@ -10,6 +10,7 @@ from rmqha.failover.keys import (
     ANSWER,
     CONFIG,
     EPOCH,
+    FORGOTTEN,
     IDS,
     LEADER,
     MEMBERS,
@@ -19,6 +20,7 @@ from rmqha.failover.keys import (
     Answer,
     BrokerIds,
     ClusterConfig,
+    Forgotten,
     History,
     InvalidKey,
     Leader,
@@ -46,6 +48,7 @@ class ClusterView:
     request: Request | None = None
     answer: Answer | None = None
     ids: BrokerIds = BrokerIds()
+    forgotten: frozenset[str] = frozenset()
     members: dict[str, Member] = field(default_factory=dict)
 
     @classmethod
@@ -74,6 +77,7 @@ class ClusterView:
             get(REQUEST, Request),
             get(ANSWER, Answer),
             get(IDS, BrokerIds) or BrokerIds(),
+            frozenset((get(FORGOTTEN, Forgotten) or Forgotten()).names),
             members,
         )
 
@@ -95,6 +99,17 @@ class ClusterView:
     def newest_known(self) -> int:
         """The newest epoch that a registered member knows. It is above ``epoch`` if the coordinator was set back."""
         return max((member.known_epoch for member in self.members.values()), default=0)
+
+    @property
+    def doubters(self) -> list[str]:
+        """The registered members that know that these keys are too old."""
+        return sorted(name for name, member in self.members.items() if member.doubts)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All members that these keys name, without the forgotten ones."""
+        holders = () if self.sync is None else self.sync.holders
+        return frozenset((*self.ids.ids, *self.members, *holders)) - self.forgotten
 
     @property
     def exists(self) -> bool:
