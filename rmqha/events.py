@@ -509,8 +509,8 @@ class Event(StrEnum):
     WITNESS_RENEWED = (
         "witness_renewed",
         "error",
-        "The witness's journal lacks what it had answered (`reason`). It goes on as another cluster, so that no node "
-        "leads from keys that are too old. See failover.md.",
+        "The witness's journal does not have all that was answered (`reason`). It goes on as another cluster, so that "
+        "no node leads from keys that are too old. See failover.md.",
     )
     WITNESS_OPENED = "witness_opened", "info", "The witness has read its journal: `keys`, `leases`, `revision`."
     WITNESS_TAIL_CUT = (

@@ -30,7 +30,7 @@ from rmqha.coordination.interface import (
 )
 from rmqha.events import Event
 from rmqha.failover.eligible import (
-    away_in_doubt,
+    away_members,
     better_candidates,
     may_lead,
     may_lead_in_doubt,
@@ -504,7 +504,7 @@ class FailoverAgent(Service):
         order = view.request
         is_forced = order is not None and order.force and order.to == me.name and verdict.cause is not None
         if not is_forced and self._is_in_doubt(view):
-            away = away_in_doubt(view)
+            away = away_members(view)
             if away or view.config.paused:
                 self.reason = _older(view, self._known)
                 return False  # else all say where their logs end
@@ -1072,7 +1072,7 @@ def _older(view: ClusterView, known: Known) -> str:
             "does not write its keys again by itself, name the node that is to lead, also if it leads already: rmqha "
             "cluster failover --to NAME --force"
         )
-    away = away_in_doubt(view)
+    away = away_members(view)
     if away:
         return (
             f"{what}: start {', '.join(away)}, then the node with most of the log leads. If a node is gone for good: "

@@ -60,7 +60,7 @@ def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Verdict:
         return Verdict(None, "automatic failover is paused: rmqha cluster resume")
     if me.no_failover:
         return Verdict(None, "it has the tag nofailover")
-    away = away_in_doubt(view)
+    away = away_members(view)
     if away:
         return Verdict(None, f"{', '.join(away)}, which may have more, is not there")
     rivals = [me]
@@ -79,9 +79,9 @@ def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Verdict:
     return Verdict(Cause.TOGETHER) if best is me else Verdict(None, f"it lets {best.name} go first")
 
 
-def away_in_doubt(view: ClusterView) -> list[str]:
+def away_members(view: ClusterView) -> list[str]:
     """The members that one of those that run has ever heard of, and that do not run."""
-    names = set(view.members).union(*(member.knows for member in view.members.values()))
+    names = view.names.union(*(member.knows for member in view.members.values()))
     return sorted(names - view.forgotten - set(view.members))
 
 

@@ -412,7 +412,7 @@ def test_keys_lost_while_all_were_down_come_back_when_all_are_there(last: str) -
         assert cluster.wait(lambda: cluster.view().config == SETTINGS, SECONDS)
 
 
-def test_a_member_that_is_gone_for_good_is_forgotten_and_counts_again_when_it_is_back() -> None:
+def test_a_member_that_is_gone_for_good_is_forgotten() -> None:
     with running() as cluster:
         all_down_and_keys_lost(cluster, "master")
         cluster.judge.wiped(cluster.members[0], cluster.clock.seconds())  # as far as anybody can tell

@@ -2,8 +2,8 @@
 
 A request that was given up may still be done later, as in a real network. Requests and answers keep no order.
 
-It can go back to an older copy of its keys, under its id or under another one. ``Truth`` knows what each node has acted
-on, whatever the node itself keeps.
+It can go back to an older copy of its keys, under its id or under another one. ``Truth`` notes what each node has acted
+on. It does not ask the node.
 """
 
 from collections import deque
@@ -132,11 +132,11 @@ class Truth:
         self.times_back = 0
         """How often it has gone back."""
         self.knowers: frozenset[str] = frozenset()
-        """When a leader was named last: those who knew of a lost write, and had told since, or were named."""
+        """When a leader was named last: it, and the registered nodes, as far as they knew of a lost write."""
         self._writes = 0
         self._acted: dict[str, set[int]] = {}
         self._lost: set[int] = set()
-        self._told: dict[str, int] = {}
+        self._registered: dict[str, int] = {}
 
     def written(self) -> None:
         """``sync`` was written."""
@@ -154,14 +154,14 @@ class Truth:
         """The node has read this write, and goes on."""
         self._acted.setdefault(name, set()).add(write)
 
-    def tells(self, name: str, times_back: int) -> None:
-        """The node's key among the members is written, by one that has read the keys after so many times."""
-        self._told[name] = times_back
+    def registers(self, name: str, times_back: int) -> None:
+        """The node's key among the members is written, by one that has read the keys after the coordinator had gone back ``times_back`` times."""
+        self._registered[name] = times_back
 
     def named(self, name: str) -> None:
         """The node's key as the leader is written."""
-        told = {other for other, times in self._told.items() if times == self.times_back} | {name}
-        self.knowers = frozenset(other for other in told if self._lost & self._acted.get(other, set()))
+        there = {other for other, times in self._registered.items() if times == self.times_back} | {name}
+        self.knowers = frozenset(other for other in there if self._lost & self._acted.get(other, set()))
 
     def settled(self) -> None:
         """An operator has decided, or the leader that knows all has written its keys again."""
@@ -369,7 +369,7 @@ class SimClient:
         done = self._coordinator.transact(compares, writes)
         put = {each.key.rsplit("/", 1)[-1] for each in writes if isinstance(each, Put)} if done.succeeded else set()
         if name in put and read is not None:
-            truth.tells(name, read[1])
+            truth.registers(name, read[1])
         if LEADER in put:
             if truth.knows_all(name):
                 truth.settled()
