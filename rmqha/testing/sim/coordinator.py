@@ -155,7 +155,7 @@ class Truth:
         self._acted.setdefault(name, set()).add(write)
 
     def registers(self, name: str, times_back: int) -> None:
-        """The node's key among the members is written, by one that has read the keys after the coordinator had gone back ``times_back`` times."""
+        """A node's own key is written. It had read the keys when the coordinator had gone back ``times_back`` times."""
         self._registered[name] = times_back
 
     def named(self, name: str) -> None:
