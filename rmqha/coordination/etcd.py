@@ -53,6 +53,8 @@ from rmqha.tls.endpoints import ClientTLS, TLSFiles
 IDLE_CONNECTION_SECONDS = 60
 CLOSED = "This client of the coordinator is closed."
 CONNECTIONS_KEPT = 2
+MAX_KEYS = 10_000
+"""That are read at once: those of a thousand clusters."""
 
 Result = TypeVar("Result")
 
@@ -159,7 +161,10 @@ class EtcdCoordinator:
 
     async def _range(self, prefix: str) -> Snapshot:
         answer = await self._call(_Attempt("/v3/kv/range", range_of(prefix), True))
-        keys = map(key_value_of, answer.get("kvs", ()))
+        found = answer.get("kvs", ())
+        if len(found) > MAX_KEYS:
+            raise CoordinatorRefused(f"There are {len(found)} keys below {prefix}, more than {MAX_KEYS}.")
+        keys = map(key_value_of, found)
         return Snapshot(int(answer["header"].get("revision", 0)), {each.key: each for each in keys})
 
     def transact(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> Deferred[TransactionResult]:

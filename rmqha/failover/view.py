@@ -31,6 +31,9 @@ from rmqha.failover.keys import (
     decode,
 )
 
+MAX_KEYS = 500
+"""Of a cluster: each member has one, and there are a few others. More would take too long to read in a turn."""
+
 Value = TypeVar("Value")
 
 
@@ -53,10 +56,14 @@ class ClusterView:
 
     @classmethod
     def read(cls, prefix: str, snapshot: Snapshot) -> "ClusterView":
-        """Decode the keys. Raises InvalidKey.
+        """Decode the keys. Raises InvalidKey, also for more keys than a cluster has.
 
         A member's key that cannot be read is left out: it concerns that member only.
         """
+        if len(snapshot.keys) > MAX_KEYS:
+            raise InvalidKey(
+                f"there are {len(snapshot.keys)} keys below {prefix}, and a cluster has no more than {MAX_KEYS}"
+            )
         get = partial(_get, prefix, snapshot)
         members = {}
         for key, held in snapshot.keys.items():

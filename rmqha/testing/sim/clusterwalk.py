@@ -361,6 +361,8 @@ class ClusterWalk(Steps):
         simulation.start()
         if not simulation.wait(self._is_led, LEADER_SECONDS):
             self._help()
+        if not simulation.wait(lambda: not self._doubtful(), LEADER_SECONDS):
+            self._decide()
         for _ in range(3):
             leader = simulation.leading
             if leader is not None:
@@ -386,13 +388,27 @@ class ClusterWalk(Steps):
         simulation = self.simulation
         view = simulation.view()
         known = max(node.agent.known.epoch for node in simulation.members if node.agent is not None)
-        doubtful = [node for node in simulation.members if node.agent is not None and node.agent.doubts_keys]
-        if known <= view.epoch and not doubtful:
+        if known <= view.epoch and not self._doubtful():
             raise Violation(f"no node leads {LEADER_SECONDS:g} s after the faults: {simulation.standing()}")
         best = max((node for node in simulation.members if node.runs), key=lambda node: node.log.verified_offset)
         simulation.order(Order.FAILOVER, best.name, force=True)
         if not simulation.wait(self._is_led, LEADER_SECONDS):
             raise Violation(f"the operator's order leads to nothing: {simulation.standing()}")
+
+    def _doubtful(self) -> list[ClusterNode]:
+        """The nodes that know more than the coordinator's keys say."""
+        return [node for node in self.simulation.members if node.agent is not None and node.agent.doubts_keys]
+
+    def _decide(self) -> None:
+        """A node leads without what another one knows: an operator says that its messages count, and all follow it."""
+        simulation = self.simulation
+        if not simulation.judge.is_unseen and not simulation.forced:
+            raise Violation(f"a node doubts, and nobody has led from keys that were too old: {simulation.standing()}")
+        leader = simulation.leading
+        assert leader is not None
+        simulation.order(Order.FAILOVER, leader.name, force=True)
+        if not simulation.wait(lambda: not self._doubtful() and self._is_led(), LEADER_SECONDS):
+            raise Violation(f"the operator's order does not end the doubt: {simulation.standing()}")
 
     def _all_equal(self) -> bool:
         simulation = self.simulation
