@@ -385,6 +385,11 @@ class Event(StrEnum):
         "warn",
         "The coordinator had lost the leader's keys, and the leader has written them again.",
     )
+    FAILOVER_SETTINGS_WRITTEN = (
+        "failover_settings_written",
+        "warn",
+        "The coordinator had lost the cluster's `settings`, and the leader has written them again.",
+    )
     FAILOVER_WAITS = "failover_waits", "info", "The coordinator does not know that the node stops: it did not answer."
     FAILOVER_BUG = "failover_bug", "critical", "A bug: the node's part in its failover cluster ended."
     PROMISE_NOT_GIVEN = (
@@ -513,10 +518,22 @@ class Event(StrEnum):
         "warn",
         "The witness listens beyond loopback without a login, a list of addresses or client certificates.",
     )
+    COORDINATOR_WENT_BACK = (
+        "coordinator_went_back",
+        "warn",
+        "etcd answers with an older raft term than before: it was put back from a copy. Its keys count only if members "
+        "find in them what they know.",
+    )
     WITNESS_CREATED = (
         "witness_created",
         "warn",
         "The witness starts with no keys, as a new cluster. Its folder had no journal. See failover.md.",
+    )
+    WITNESS_RENEWED = (
+        "witness_renewed",
+        "error",
+        "The witness's journal does not have all that was answered (`reason`). It goes on as another cluster, so that "
+        "no node leads from keys that are too old. See failover.md.",
     )
     WITNESS_OPENED = "witness_opened", "info", "The witness has read its journal: `keys`, `leases`, `revision`."
     WITNESS_TAIL_CUT = (

@@ -20,16 +20,19 @@ from rmqha.cli import cluster as cluster_module
 from rmqha.cli import coordinator as coordinator_module
 from rmqha.cli import main
 from rmqha.cli.coordinator import ADDRESS_VARIABLE
+from rmqha.coordination.witness.journal import Journal
 from rmqha.failover.keys import (
     ANSWER,
     CONFIG,
     EPOCH,
+    IDS,
     LEADER,
     MEMBERS,
     REQUEST,
     STATUS,
     SYNC,
     Answer,
+    BrokerIds,
     ClusterConfig,
     EpochEntry,
     History,
@@ -44,6 +47,7 @@ from rmqha.failover.keys import (
 )
 from rmqha.testing.etcd import EtcdCluster, etcd_program
 from tests.failover.clusters import BROKER, CLUSTER, END, LONG_AGO, PREFIX, Keys, member
+from tests.fixtures import new_folder
 from tests.needs import need
 from tests.test_cli import RMQHA, CommandTestCase
 from tests.test_cli_hostile_text import ESCAPED, HOSTILE
@@ -249,6 +253,42 @@ class OrderTests(ClusterCase):
         said = self.fails(8, "failover", "--to=node-c")
         self.assertIn("node-c cannot lead: it is not in the sync set", said)
         self.assertIn("rmqha cluster failover --to node-c --force", said)
+
+    def test_a_leader_is_ordered_to_lead_again_if_a_member_knows_more(self) -> None:
+        self.keys.lead(member("node-b", is_doubtful=True, knows=("node-a", "node-b", "node-c")))
+        asks = self.fails(2, "failover", "--to=node-a", "--force")
+        self.assertIn("node-c is not there: messages that only it has are lost", asks)
+        self.assertIn(f"node-a at {END}, node-b at {END}", asks)
+        seen = self.answers()
+        self.said("failover", "--to=node-a", "--force", "--yes")
+        self.assertEqual([order.to for order in seen], ["node-a"])
+
+    def test_a_member_that_is_gone_for_good_is_forgotten(self) -> None:
+        self.keys.lead(member("node-b", knows=("node-a", "node-b", "node-c", "node-d")))
+        self.keys.put(IDS, BrokerIds({"node-a": 1, "node-b": 2, "node-c": 3}))
+        self.assertIn("rmqha cluster forget node-c", self.said("show"))
+        self.assertIn("add --yes", self.fails(2, "forget", "node-c"))
+        self.assertIn("node-b runs", self.fails(2, "forget", "node-b", "--yes"))
+        self.assertIn("These are: node-c, node-d", self.fails(2, "forget", "node-x", "--yes"))
+        for name in ("node-d", "node-c"):
+            self.said("forget", name, "--yes")
+        view = self.keys.view()
+        self.assertEqual(view.forgotten, {"node-c", "node-d"})
+        self.assertEqual(view.ids.ids, {"node-a": 1, "node-b": 2})
+        self.assertNotIn("forget", self.said("show"))
+
+    def test_a_witness_gets_another_id_and_keeps_its_keys(self) -> None:
+        folder = new_folder(self) / "witness"
+        journal = Journal(folder)
+        self.assertIn("in use", self.run_command("cluster", "renew-witness", folder).stderr)
+        journal.close()
+        result = self.run_command("cluster", "renew-witness", folder, "--json")
+        self.assertEqual(result.exit_code, 0, result.output)
+        again = Journal(folder)
+        self.addCleanup(again.close)
+        self.assertEqual(json.loads(result.stdout), {"coordinatorClusterId": f"{again.cluster_id:x}"})
+        self.assertNotEqual(again.cluster_id, journal.cluster_id)
+        self.assertIsNone(again.renewed)
 
     def test_what_loses_nothing_asks_nothing(self) -> None:
         seen = self.answers()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -20,9 +21,11 @@ from rmqha.cli.coordinator import Session, Way, unreadable, with_cluster, with_c
 from rmqha.cli.shared import JSON, Trouble, json_line, print_json, say
 from rmqha.cli.tables import Column, print_table
 from rmqha.commands import HelpfulGroup
+from rmqha.coordination.witness.journal import Journal, JournalError, JournalInUse
 from rmqha.exitcodes import ExitCode
 from rmqha.failover.configuring import ConfigError, ConfigRace, StoredConfig, parse_setting
-from rmqha.failover.eligible import may_lead
+from rmqha.failover.eligible import away_members, may_lead
+from rmqha.failover.forgetting import forget_member
 from rmqha.failover.keys import Answer, ClusterConfig, Mode, Order, Request
 from rmqha.failover.orders import OrderError, OrderPending, Orders, OrderUnanswered, situation
 from rmqha.failover.overview import Health, Overview, Unreadable, bytes_at_risk, history_as_json, overview_of
@@ -67,6 +70,7 @@ EXIT_CODES = {
     Health.NO_LEADER: ExitCode.CANNOT_CONNECT,
     Health.SILENT: ExitCode.CANNOT_CONNECT,
     Health.TOO_SOON: ExitCode.STALLED,
+    Health.DOUBTED: ExitCode.STALLED,
     Health.ALONE: ExitCode.STALLED,
 }
 
@@ -138,7 +142,8 @@ def show(way: Way, as_json: bool) -> None:
     sync holds every message that was answered with SEND_OK.
 
     Made for checks, too: it ends with 0 if a node leads and another one could lead next, or if failover is paused.
-    6: no other member could lead now. 7: no node leads, or the leader has not renewed its lease in time.
+    6: no other member could lead now, or a member knows more than the coordinator's keys say. 7: no node leads, or the
+    leader has not renewed its lease in time.
     """
 
     async def ask(session: Session) -> tuple[Overview, str]:
@@ -180,6 +185,8 @@ def _lines(found: Overview, coordinator: str) -> Iterator[tuple[str, object]]:
         yield "paused", "no node takes over by itself: rmqha cluster resume"
     if found.view.request is not None:
         yield "order", _order_in_words(found.view.request)
+    for name in facts["away"]:
+        yield "away", f"{name}: start it. If it is gone for good: rmqha cluster forget {name}"
     for name in facts["unreadable"]:
         yield "warning", f"the key of member {name} cannot be read"
 
@@ -311,6 +318,74 @@ def reinit(way: Way, name: str, yes: bool, seconds: float | None, as_json: bool)
     _give(way, Request(_new_id(), Order.REINIT.value, name), seconds, as_json, check)
 
 
+@cluster.command()
+@with_cluster
+@click.argument("name")
+@YES
+@JSON
+def forget(way: Way, name: str, yes: bool, as_json: bool) -> None:
+    """Forget the member NAME, which does not run and is gone for good.
+
+    After the coordinator has lost its keys, or went back to older ones, the nodes wait for all members that they have
+    ever heard of. A member that is forgotten is not waited for. If it comes back, it counts again.
+    """
+
+    async def work(session: Session) -> None:
+        chosen, keys = await session.chosen()
+        view = _readable(overview_of(chosen, keys, datetime.now(UTC))).view
+        if name in view.members:
+            raise Trouble(ExitCode.USAGE, f"{name} runs: stop it first")
+        away = away_members(view)
+        if name not in away:
+            raise Trouble(
+                ExitCode.USAGE, f"{name} is not a member that is away. These are: {', '.join(away) or 'none'}"
+            )
+        if not yes:
+            _confirm(f"messages that only {name} has are lost, if it led last. {name} is not waited for any more")
+        await session.reconnect()
+        if not await forget_member(session.coordinator, view, name):
+            raise Trouble(ExitCode.IN_USE, "the keys have just changed, and nothing was written. Type it again")
+
+    way.run(work)
+    if as_json:
+        click.echo(json_line({"forgotten": name}))
+    else:
+        say(f"{name} is forgotten")
+
+
+@cluster.command("renew-witness")
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@JSON
+def renew_witness(folder: Path, as_json: bool) -> None:
+    """Give the witness whose journal is in FOLDER another cluster id. Its name server must be stopped.
+
+    Type it before the name server starts on a disk that was put back as a whole: the witness cannot notice that. Its
+    keys stay. The nodes do not trust them until the leader has written its own again.
+    """
+    try:
+        journal = Journal(folder)
+    except JournalInUse as error:
+        raise Trouble(ExitCode.IN_USE, f"{error}: stop the name server first") from error
+    except JournalError as error:
+        raise Trouble(ExitCode.CORRUPT, str(error)) from error
+    except OSError as error:
+        raise Trouble(ExitCode.IO_ERROR, f"{folder}: {error.strerror}") from error
+    try:
+        if journal.is_new:
+            say(f"{folder} had no journal: the witness begins as a new cluster", err=True)
+        elif journal.renewed is None:
+            journal.renew("an operator has said so")
+        number = f"{journal.cluster_id:x}"
+    except (JournalError, OSError) as error:
+        raise Trouble(ExitCode.IO_ERROR, str(error)) from error
+    finally:
+        journal.close()
+    if as_json:
+        click.echo(json_line({"coordinatorClusterId": number}))
+    else:
+        say(f"the cluster id of the witness is {number} now")
+
+
 def _new_id() -> str:
     return uuid4().hex
 
@@ -348,6 +423,8 @@ def _risk(view: ClusterView, to: str, force: bool) -> str | None:
     """What a failover may lose, in words; None if it loses nothing."""
     if not force and view.config.mode == Mode.SYNC.value:
         return None
+    if force and view.doubters:
+        return _risk_in_doubt(view, to)
     leader = None if view.leader is None else view.leader.node
     names = [to] if to else [name for name in view.members if name != leader]
     risks = {name: bytes_at_risk(view, name) for name in names}
@@ -358,6 +435,17 @@ def _risk(view: ClusterView, to: str, force: bool) -> str | None:
     if not known:
         return f"it is not known how much {who} does not have: messages that were answered with SEND_OK may be lost"
     return f"about {min(known)} bytes of messages that were answered with SEND_OK may be lost: {who} does not have them"
+
+
+def _risk_in_doubt(view: ClusterView, to: str) -> str:
+    """The same if nobody can tell, because the coordinator went back to older keys."""
+    ends = [f"{name} at {member.end}" for name, member in sorted(view.members.items())]
+    away = away_members(view)
+    missing = f" {', '.join(away)} is not there: messages that only it has are lost." if away else ""
+    return (
+        f"the coordinator's keys are older than what {', '.join(view.doubters)} knows.{missing} Messages that {to} "
+        f"does not have are lost, also if they were answered with SEND_OK. The logs end: {', '.join(ends)}"
+    )
 
 
 def is_asked() -> bool:
@@ -396,7 +484,9 @@ def _give(way: Way, order: Request, seconds: float | None, as_json: bool, check:
     async def work(session: Session) -> Answer:
         name, keys = await session.chosen()
         view = _readable(overview_of(name, keys, datetime.now(UTC))).view
-        if order.order != Order.REINIT.value and view.leader is not None and view.leader.node == order.to:
+        is_newer_known = bool(view.doubters) or view.newest_known > view.epoch
+        leads = order.order != Order.REINIT.value and view.leader is not None and view.leader.node == order.to
+        if leads and not (order.force and is_newer_known):
             return Answer(order.id, True, f"{situation(view)}. Nothing is to do")
         check(view)
         await session.reconnect()

@@ -53,6 +53,8 @@ from rmqha.tls.endpoints import ClientTLS, TLSFiles
 IDLE_CONNECTION_SECONDS = 60
 CLOSED = "This client of the coordinator is closed."
 CONNECTIONS_KEPT = 2
+MAX_KEYS = 10_000
+"""That are read at once: those of a thousand clusters."""
 
 Result = TypeVar("Result")
 
@@ -65,6 +67,8 @@ class _Attempt:
     content: Mapping[str, Any]
     repeatable: bool
     """Whether it may be sent again when nobody knows whether it was done."""
+    proves_term: bool = True
+    """Whether the answer waits for a majority of etcd's members: then none that is behind them can give it."""
 
 
 @implementer(ICoordinator)
@@ -137,7 +141,7 @@ class EtcdCoordinator:
         return self.within_time(self._keep_alive(lease))
 
     async def _keep_alive(self, lease: int) -> int:
-        answer = await self._call(_Attempt("/v3/lease/keepalive", {"ID": str(lease)}, True))
+        answer = await self._call(_Attempt("/v3/lease/keepalive", {"ID": str(lease)}, True, proves_term=False))
         ttl = int(answer.get("TTL", 0))
         if ttl <= 0:
             raise LeaseGone(f"The lease {lease} has ended.")
@@ -168,7 +172,10 @@ class EtcdCoordinator:
 
     async def _range(self, prefix: str) -> Snapshot:
         answer = await self._call(_Attempt("/v3/kv/range", range_of(prefix), True))
-        keys = map(key_value_of, answer.get("kvs", ()))
+        found = answer.get("kvs", ())
+        if len(found) > MAX_KEYS:
+            raise CoordinatorRefused(f"There are {len(found)} keys below {prefix}, more than {MAX_KEYS}.")
+        keys = map(key_value_of, found)
         return Snapshot(int(answer["header"].get("revision", 0)), {each.key: each for each in keys})
 
     def transact(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> Deferred[TransactionResult]:
@@ -290,7 +297,7 @@ class EtcdCoordinator:
         limit = seconds if attempt.repeatable else None
 
         async def ask(token: str | None) -> dict[str, Any]:
-            return await self._ask(endpoint, attempt.path, attempt.content, token, limit)
+            return await self._ask(endpoint, attempt.path, attempt.content, token, limit, attempt.proves_term)
 
         return await self._logged_in(endpoint, seconds, ask)
 
@@ -324,7 +331,7 @@ class EtcdCoordinator:
             raise CoordinatorRefused("There is no login any more.")
         content = {"name": login.user, "password": login.password}
         try:
-            answer = await self._ask(endpoint, "/v3/auth/authenticate", content, None, seconds)
+            answer = await self._ask(endpoint, "/v3/auth/authenticate", content, None, seconds, proves_term=True)
         except CoordinatorUnavailable as error:
             raise NothingDone(str(error)) from error
         except CoordinatorRefused as error:
@@ -338,9 +345,16 @@ class EtcdCoordinator:
         return self._token
 
     async def _ask(
-        self, endpoint: Endpoint, path: str, content: Mapping[str, Any], token: str | None, seconds: float | None
+        self,
+        endpoint: Endpoint,
+        path: str,
+        content: Mapping[str, Any],
+        token: str | None,
+        seconds: float | None,
+        proves_term: bool = False,
     ) -> dict[str, Any]:
         """One request to one endpoint. Raises CoordinatorError."""
+        sent_in_term = self._raft_term if proves_term else None
         asking = Deferred.fromCoroutine(self._exchange(endpoint, path, content, token))
         if seconds is not None:
             asking.addTimeout(max(0.0, seconds), self.clock)
@@ -348,7 +362,7 @@ class EtcdCoordinator:
             status, body = await asking
         except DeferredTimeoutError as error:
             raise CoordinatorUnavailable(f"{endpoint} did not answer in time.") from error
-        return self._answer_of(endpoint, status, body)
+        return self._answer_of(endpoint, status, body, sent_in_term)
 
     async def _exchange(
         self, endpoint: Endpoint, path: str, content: Mapping[str, Any], token: str | None
@@ -383,7 +397,7 @@ class EtcdCoordinator:
                 raise cause from error
             raise CoordinatorUnavailable(f"{endpoint} gave no answer: {reason_of(cause)}.") from error
 
-    def _answer_of(self, endpoint: Endpoint, status: int, body: bytes) -> dict[str, Any]:
+    def _answer_of(self, endpoint: Endpoint, status: int, body: bytes, sent_in_term: int | None) -> dict[str, Any]:
         try:
             answer = json.loads(body.partition(b"\n")[0] or b"null")
         except ValueError:
@@ -399,11 +413,15 @@ class EtcdCoordinator:
         if not isinstance(answer.get("header"), dict):
             raise NoCoordinator(f"{endpoint} is not a coordinator: its answer has no header.")
         found: dict[str, Any] = answer
-        self.check_header(endpoint, found["header"])
+        self.check_header(endpoint, found["header"], sent_in_term)
         return found
 
-    def check_header(self, endpoint: Endpoint, header: Mapping[str, Any]) -> None:
-        """Raises CoordinatorUnavailable for the answer of a member that is behind the others."""
+    def check_header(self, endpoint: Endpoint, header: Mapping[str, Any], sent_in_term: int | None = None) -> None:
+        """Raises CoordinatorUnavailable for the answer of a member that is behind the others.
+
+        With ``sent_in_term`` the answer has the consent of a majority, and that term was known when it was asked for:
+        a lower one then proves that the whole of etcd went back, and what it answers counts from now on.
+        """
         cluster_id, raft_term = int(header.get("cluster_id", 0)), int(header.get("raft_term", 0))
         if cluster_id != self.cluster_id:
             if self.cluster_id is not None:
@@ -414,6 +432,15 @@ class EtcdCoordinator:
                     before=f"{self.cluster_id:x}",
                 )
             self.cluster_id, self._raft_term = cluster_id, 0
+        elif sent_in_term is not None and raft_term < min(sent_in_term, self._raft_term):
+            self._log.warn(
+                "etcd went back: {endpoint} answers in raft term {term}, and it was in term {before} already",
+                event=Event.COORDINATOR_WENT_BACK,
+                endpoint=str(endpoint),
+                term=raft_term,
+                before=self._raft_term,
+            )
+            self._raft_term = raft_term
         if raft_term < self._raft_term:
             raise CoordinatorUnavailable(f"{endpoint} is behind the other members.")
         self._raft_term = raft_term

@@ -16,5 +16,6 @@ In reading order:
 - ``facts``: what a node tells of its cluster, in state.json and on its pages.
 - ``orders``: orders of operators, and how a command waits for the answer.
 - ``configuring``: reads and changes the cluster's settings.
+- ``forgetting``: takes out a member that is gone for good.
 - ``overview``: what operators see of a cluster.
 """

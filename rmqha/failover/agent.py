@@ -22,16 +22,25 @@ from rmqha.coordination.interface import (
     Compare,
     CompareTarget,
     CoordinatorError,
+    CoordinatorRefused,
     CoordinatorUnavailable,
     Delete,
     ICoordinator,
     Put,
 )
 from rmqha.events import Event
-from rmqha.failover.eligible import better_candidates, may_lead, seconds_of_pause
+from rmqha.failover.eligible import (
+    away_members,
+    better_candidates,
+    may_lead,
+    may_lead_in_doubt,
+    seconds_of_pause,
+)
 from rmqha.failover.keys import (
     ANSWER,
+    CONFIG,
     EPOCH,
+    FORGOTTEN,
     IDS,
     LEADER,
     MEMBERS,
@@ -43,6 +52,7 @@ from rmqha.failover.keys import (
     Cause,
     ClusterConfig,
     EpochEntry,
+    Forgotten,
     History,
     Holder,
     InvalidKey,
@@ -53,6 +63,7 @@ from rmqha.failover.keys import (
     Request,
     Status,
     SyncSet,
+    decode,
     encode,
     prefix_of,
 )
@@ -67,6 +78,10 @@ from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.wire.transfer import Hello
 
+STAMP_CHARACTERS = 12
+"""Of the random name of a process, in the stamp of its leadership."""
+MAX_COMPARED = 32
+"""Members whose keys must be as they were read when a leader is named."""
 LOOK_SECONDS = 0.25
 """How often a leader looks at its members, without asking the coordinator."""
 LET_FIRST_SECONDS = 1.0
@@ -80,6 +95,8 @@ SUCCESSOR_SECONDS = 5.0
 RETRY_SECONDS = 1.0
 """After a step that failed."""
 MAX_PROMISE_SECONDS = 3600.0
+MAX_TRIES = 10
+"""How often a number of our own is asked for in a step. Each failed try means that another node was faster."""
 CONNECTED = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
 
 
@@ -141,6 +158,8 @@ class FailoverAgent(Service):
         self._follows_nobody = False
         self._promised_until = self._born = self._now()
         self._trust = Trust()
+        self._read_from: int | None = None
+        """The id of the coordinator that gave ``view``."""
         self._history = History()
         self._registered: Member | None = None
         self._next_telling = 0.0
@@ -169,12 +188,12 @@ class FailoverAgent(Service):
     @property
     def doubts_keys(self) -> bool:
         """Whether the coordinator's keys may be older than what the cluster has done."""
-        return self.view is not None and self._trust.is_doubtful(self.view, self._known)
+        return self.view is not None and self._doubts(self.view)
 
     @property
-    def known_epoch(self) -> int:
-        """The newest epoch in which the node has acted."""
-        return self._known.epoch
+    def known(self) -> Known:
+        """What the node keeps of its cluster on its disk."""
+        return self._known
 
     # The loop
 
@@ -241,9 +260,13 @@ class FailoverAgent(Service):
             self._tell_problem(str(error), is_silence=isinstance(error, CoordinatorUnavailable))
             self._next_read = 0.0
             return RETRY_SECONDS
-        self._tell_problem(None)
+        self._tell_problem(self._doubt())
         looks = self.state in (FailoverState.LEADER, FailoverState.CANDIDATE)
         return LOOK_SECONDS if looks else self._config.renew
+
+    def _doubt(self) -> str | None:
+        """What is wrong with the keys, although the coordinator answers."""
+        return _older(self.view, self._known) if self.view is not None and self._doubts(self.view) else None
 
     async def _sleep(self, seconds: float) -> None:
         if not self._is_woken:
@@ -300,14 +323,47 @@ class FailoverAgent(Service):
         snapshot = await self._coordinator.range(self._prefix)
         if self.running:
             self._watch.go_on_from(snapshot.revision)
+        self._read_from = self._coordinator.cluster_id
         view = ClusterView.read(self._prefix, snapshot)
-        self._trust.look(view, self._coordinator.cluster_id, self._known)
+        if self._known.config and view.held(CONFIG) is None:  # lost with the coordinator's disk: the leader writes it
+            view = replace(view, config=decode(ClusterConfig, CONFIG, self._known.config.encode()))
+        self._trust.look(view, self._read_from)
         self.view, self._config = view, view.config
         if view.leader is not None:
             self._leaderless_since = None
         elif self._leaderless_since is None:
             self._leaderless_since = self._now()
+        await self._learn(view)
         return view
+
+    def _doubts(self, view: ClusterView) -> bool:
+        """Whether these keys, which were read last, are older than what this node knows."""
+        return self._trust.is_doubtful(view, self._read_from, self._known)
+
+    def _is_in_doubt(self, view: ClusterView) -> bool:
+        """Whether this node, or a registered one, knows that these keys are too old."""
+        return self._doubts(view) or any(name != self._me.name for name in view.doubters)
+
+    async def _learn(self, view: ClusterView) -> None:
+        """Note durably what these keys say, before the node acts on it. Keys that are too old teach nothing."""
+        if self._doubts(view):
+            return
+        held, known = view.held(CONFIG), self._known
+        await self._write_known(
+            replace(
+                known,
+                history=view.history,
+                number=0 if view.sync is None else view.sync.number,
+                members=tuple(sorted(view.names.union(known.members) - view.forgotten)),
+                config=known.config if held is None else held.value.decode(),
+            )
+        )
+
+    async def _write_known(self, known: Known) -> None:
+        """Raises NodeFailed."""
+        if known != self._known:
+            await self._node.write_known(known)
+            self._known = known
 
     def _keys_changed(self, revision: int, changes: Sequence[Change]) -> None:
         """Take a step, unless the changes are only what the nodes tell of themselves at times."""
@@ -340,6 +396,10 @@ class FailoverAgent(Service):
             me.version,
             facts.is_full,
             self._trust.needed,
+            self.doubts_keys,
+            self._known.history.stamp,
+            self._known.number,
+            self._known.members,
         )
 
     async def _register(self, view: ClusterView) -> Member:
@@ -355,19 +415,28 @@ class FailoverAgent(Service):
         lease, known = await self._keeper.grant(), self._registered
         is_news = known is None or replace(known, end=member.end) != member or (member.is_candidate and known != member)
         if held is None or held.lease != lease or is_news or (known != member and self._now() >= self._next_telling):
-            await self._coordinator.transact([], [Put(self._prefix + name, encode(member), lease)])
+            compares, writes = [], [Put(self._prefix + name, encode(member), lease)]
+            if self._me.name in view.forgotten:  # it is back
+                compares = [view.unchanged(FORGOTTEN)]
+                names = tuple(sorted(view.forgotten - {self._me.name}))
+                writes.append(Put(self._prefix + FORGOTTEN, encode(Forgotten(names))))
+            done = await self._coordinator.transact(compares, writes)
+            if not done.succeeded:
+                raise CoordinatorUnavailable("another key has just changed")
             self._registered, self._next_telling = member, self._now() + self._config.renew
         return member
 
     async def _broker_id(self, view: ClusterView) -> int:
         """The id under which the node is registered with name servers while it is a slave. Raises CoordinatorError."""
-        while self._me.name not in view.ids.ids:
+        for _ in range(MAX_TRIES):
+            if self._me.name in view.ids.ids:
+                return view.ids.ids[self._me.name]
             ids = view.ids.ids
             free = next(number for number in range(1, len(ids) + 2) if number not in ids.values())
             new = BrokerIds({**ids, self._me.name: free})
             await self._coordinator.transact([view.unchanged(IDS)], [Put(self._prefix + IDS, encode(new))])
             view = await self._read()  # another node may have taken the number
-        return view.ids.ids[self._me.name]
+        raise CoordinatorRefused("The coordinator does not keep what it has answered to have written.")
 
     # Following
 
@@ -391,7 +460,7 @@ class FailoverAgent(Service):
         if leader.node == self._me.name:
             await self._remove_own_key(held.mod_revision)
             return
-        if self._trust.is_doubtful(view, self._known) or leader.epoch < self._known.epoch:
+        if self._doubts(view) or leader.epoch < self._known.epoch:
             self.reason = _older(view, self._known)
             return
         master = view.members.get(leader.node)
@@ -420,10 +489,12 @@ class FailoverAgent(Service):
     async def _note(self, epoch: int, leader: str) -> None:
         """Note the epoch durably, before the node acts in it. Raises NodeFailed."""
         newest, cluster_id = max(epoch, self._known.epoch), self._coordinator.cluster_id
-        known = replace(self._known, epoch=newest, leader=leader, cluster_id=cluster_id)
-        if known != self._known:
-            await self._node.write_known(known)
-            self._known = known
+        await self._write_known(replace(self._known, epoch=newest, leader=leader, cluster_id=cluster_id))
+
+    async def _note_own(self, epoch: int, sync: SyncSet) -> None:
+        """Note durably what we have written as the leader, before we act on it. Raises NodeFailed."""
+        await self._write_known(replace(self._known, history=self._history, number=sync.number))
+        await self._note(epoch, self._me.name)
 
     # Trying for the lead
 
@@ -432,10 +503,18 @@ class FailoverAgent(Service):
         verdict = may_lead(view, me, self._me.is_founder, self._wall())
         order = view.request
         is_forced = order is not None and order.force and order.to == me.name and verdict.cause is not None
-        if self._trust.is_doubtful(view, self._known) and not is_forced:
-            self.reason = _older(view, self._known)
+        if not is_forced and self._is_in_doubt(view):
+            away = away_members(view)
+            if away or view.config.paused:
+                self.reason = _older(view, self._known)
+                return False  # else all say where their logs end
+        elif not is_forced and self._has_forgotten(view, me):
+            self.reason = (
+                "its cluster.json is lost: it leads only after it has followed a leader. If no other node can lead: "
+                "rmqha cluster failover --to NAME --force"
+            )
             return False
-        if verdict.cause is None and not self._is_needed_as_candidate(view, me):
+        elif verdict.cause is None and not self._is_needed_as_candidate(view, me):
             self.reason = verdict.why_not
             return False
         wait = self._wait_seconds(view, me)
@@ -443,6 +522,13 @@ class FailoverAgent(Service):
             self.reason = f"it may try for the lead in {wait:.1f} s"
             return False
         return True
+
+    def _has_forgotten(self, view: ClusterView, me: Member) -> bool:
+        """Whether this store followed the leader, as the sync set says, and does not know it any more."""
+        if view.sync is None or view.sync.leader == me.name or self._known.epoch:
+            return False
+        holder = view.sync.holders.get(me.name)
+        return holder is not None and holder.store == me.store
 
     def _is_needed_as_candidate(self, view: ClusterView, me: Member) -> bool:
         """Whether others must know where our log ends before one of us can lead: see ``may_lead``."""
@@ -483,30 +569,39 @@ class FailoverAgent(Service):
         view = await self._read()
         if view.leader is not None:
             return
-        verdict = may_lead(view, me, self._me.is_founder, self._wall())
-        if verdict.cause is None:
-            self.reason = verdict.why_not
-            return
         order = view.request
         is_named = order is not None and order.to == me.name
-        better = [] if is_named else better_candidates(view, me)
+        is_forced = is_named and order is not None and order.force
+        is_in_doubt = not is_forced and self._is_in_doubt(view)
+        if is_in_doubt:
+            verdict = may_lead_in_doubt(view, me, self._known)
+        else:
+            verdict = may_lead(view, me, self._me.is_founder, self._wall())
+        if verdict.cause is None:
+            self.reason = f"{_older(view, self._known)} ({verdict.why_not})" if is_in_doubt else verdict.why_not
+            return
+        better = [] if is_named or is_in_doubt else better_candidates(view, me)
         if better and self._now() < (self._let_first_until or 0.0):
             self.reason = f"it lets {', '.join(better)} go first"
             self._clock.callLater(LOOK_SECONDS, self._wake)
             return
-        if self._wait_seconds(view, me) > 0 and not (is_named and order is not None and order.force):
+        if self._wait_seconds(view, me) > 0 and not is_forced:
             return
-        await self._take_lead(view, me, verdict.cause)
+        await self._take_lead(view, me, verdict.cause, is_forced)
 
-    async def _take_lead(self, view: ClusterView, me: Member, cause: Cause) -> None:
-        """The transaction that decides who leads. Raises CoordinatorError."""
+    async def _take_lead(self, view: ClusterView, me: Member, cause: Cause, is_forced: bool) -> None:
+        """The transaction that decides who leads. Raises CoordinatorError.
+
+        It fails if the key of a member has changed since it was read: the member may know that the keys are too old.
+        """
         sent = await self._keeper.renew()
         lease = await self._keeper.grant()
+        cluster_id, is_doubted = self._coordinator.cluster_id, self._is_in_doubt(view)
         epoch = max(view.epoch, me.log_epoch, self._known.epoch, view.newest_known) + 1
-        leader = Leader(me.name, me.session, epoch, self._coordinator.cluster_id, self._trust.floor(view))
-        entry = EpochEntry(epoch, me.name, me.end, self._wall().isoformat(timespec="milliseconds"), cause.value)
-        history = view.history.with_entry(entry)
-        sync = SyncSet(epoch, me.name, {**_kept_holders(view, cause), me.name: me.holder()})
+        leader = Leader(me.name, me.session, epoch, cluster_id, self._trust.floor(view))
+        history = self._new_history(view, me, epoch, cause, is_forced)
+        holders = {} if is_doubted else _kept_holders(view, cause)
+        sync = SyncSet(epoch, me.name, {**holders, me.name: me.holder()}, 1, cluster_id)
         writes: list[Put | Delete] = [
             Put(self._prefix + LEADER, encode(leader), lease),
             Put(self._prefix + EPOCH, encode(history)),
@@ -517,6 +612,9 @@ class FailoverAgent(Service):
             writes += self._answering(Answer(view.request.id, view.request.to in ("", me.name), text))
         key = self._prefix + LEADER
         compares = [Compare(key, CompareTarget.CREATE, 0), *(view.unchanged(name) for name in (EPOCH, SYNC, REQUEST))]
+        if not is_forced:
+            others = sorted((view.names | {*self._known.members}) - {me.name})[:MAX_COMPARED]
+            compares += [view.unchanged(MEMBERS + name) for name in others]
         try:
             done = await self._coordinator.transact(compares, writes)
             won = done.succeeded
@@ -524,6 +622,24 @@ class FailoverAgent(Service):
             won = await self._find_out(leader)
         if won:
             await self._won(leader, history, sync, sent)
+
+    def _new_history(self, view: ClusterView, me: Member, epoch: int, cause: Cause, is_forced: bool) -> History:
+        """The changes of the leader with ours, which goes on from the keys, or from what we know if they are too old.
+
+        With an operator's order to lead in any case it also ends what the members that run know of other leaderships.
+        """
+        history, after = view.history, 0 if view.sync is None else view.sync.number
+        if self._doubts(view):
+            history, after = self._known.history, self._known.number
+        ends: dict[str, int] = {}
+        for member in view.members.values():
+            if member.stamp == history.stamp:
+                after = max(after, member.number)
+            elif member.stamp and is_forced:
+                ends[member.stamp] = max(member.number, ends.get(member.stamp, 0))
+        stamp = f"{me.session[:STAMP_CHARACTERS]}.{epoch}"
+        time = self._wall().isoformat(timespec="milliseconds")
+        return history.with_entry(EpochEntry(epoch, me.name, me.end, time, cause.value, stamp, after, ends))
 
     async def _find_out(self, leader: Leader) -> bool:
         """Whether a transaction without an answer was done. Raises CoordinatorError: then the next step finds out."""
@@ -539,7 +655,8 @@ class FailoverAgent(Service):
         leadership.require(sync.members)
         self.leadership = leadership
         self._expire_later()
-        await self._note(leader.epoch, leader.node)
+        self._history = history
+        await self._note_own(leader.epoch, sync)
         try:
             view = await self._read()
         except (CoordinatorError, InvalidKey) as error:  # renewals may be answered again, and nobody else could lead
@@ -547,7 +664,7 @@ class FailoverAgent(Service):
             raise
         held = view.held(LEADER)
         if view.leader == leader and held is not None and leadership.is_held():
-            self._created, self._history = held.create_revision, history
+            self._created = held.create_revision
             self._tell_sessions(view)
             await self._node.lead(leadership, cause)
             members = self._node.members
@@ -579,9 +696,10 @@ class FailoverAgent(Service):
             self._end_leadership("the lease has ended, and not all members of the sync set have promised to wait")
             return
         is_ours = held is not None and held.create_revision == self._created
-        if not is_ours or self._trust.is_doubtful(view, self._known) or self._is_doubted(view):
+        if not is_ours or self._doubts(view) or self._is_doubted(view):
             await self._write_again(view)
             return
+        await self._restore_config(view)
         await self._register(view)
         self._tell_sessions(view)
         await self._lead_on()
@@ -590,7 +708,7 @@ class FailoverAgent(Service):
         await self._publish_status(view)
 
     def _is_doubted(self, view: ClusterView) -> bool:
-        """Whether a member waits for us to write our keys again."""
+        """Whether a member of an older version waits for us to write our keys again."""
         return view.leader is not None and self._trust.floor(view) > view.leader.floor
 
     async def _lead_on(self) -> None:
@@ -604,8 +722,9 @@ class FailoverAgent(Service):
         if not keeper.is_settled:
             await self._settle(keeper, view)
             return
-        new = keeper.look(self._node.facts().end, view.members, self._config)
-        if new is not None:
+        found = keeper.look(self._node.facts().end, view.members, self._config)
+        if found is not None:
+            new = keeper.numbered(found, self._coordinator.cluster_id)
             keeper.attempt(new)
             await self._write_sync(keeper, view, new)
 
@@ -618,7 +737,7 @@ class FailoverAgent(Service):
         if view.sync is not None and keeper.has_attempted(view.sync):
             keeper.settled(view.sync)
         else:
-            await self._write_sync(keeper, view, keeper.written)
+            await self._write_sync(keeper, view, keeper.numbered(keeper.written, self._coordinator.cluster_id))
 
     async def _write_sync(self, keeper: SyncSetKeeper, view: ClusterView, new: SyncSet) -> None:
         """Write ``sync``, if we lead and it is as in ``view``. Raises CoordinatorError: then the outcome is unknown."""
@@ -626,6 +745,7 @@ class FailoverAgent(Service):
         self._next_read = 0.0  # whatever becomes of it, the next step reads all keys
         done = await self._coordinator.transact([mine, view.unchanged(SYNC)], [Put(self._prefix + SYNC, encode(new))])
         if done.succeeded:
+            await self._note_own(new.epoch, new)
             keeper.settled(new)
             self._log.info(
                 "puts wait for {members}",
@@ -647,25 +767,51 @@ class FailoverAgent(Service):
         lease = await self._keeper.grant()
         cluster_id, floor = self._coordinator.cluster_id, self._trust.floor(view)
         leader = Leader(self._me.name, self._me.session.hex(), leadership.epoch, cluster_id, floor)
-        sync = keeper.written
+        sync = keeper.numbered(keeper.written, cluster_id)
         keeper.attempt(sync)
+        config = self._config_to_write(view)
         done = await self._coordinator.transact(
-            [view.unchanged(LEADER), view.unchanged(EPOCH), view.unchanged(SYNC)],
+            [view.unchanged(name) for name in (LEADER, EPOCH, SYNC, CONFIG)],
             [
                 Put(self._prefix + LEADER, encode(leader), lease),
                 Put(self._prefix + EPOCH, encode(self._history)),
                 Put(self._prefix + SYNC, encode(sync)),
+                *config,
             ],
         )
         if done.succeeded:
             self._log.warn("the leader's keys are written again", event=Event.FAILOVER_KEYS_WRITTEN)
-            await self._note(leadership.epoch, self._me.name)
+            self._tell_config(config)
+            await self._note_own(leadership.epoch, sync)
             again = await self._read()
             held = again.held(LEADER)
             if again.leader == leader and again.sync == sync and held is not None:
                 self._created = held.create_revision
                 keeper.settled(sync)
         self._wake()
+
+    def _config_to_write(self, view: ClusterView) -> list[Put]:
+        """The settings, if the coordinator has lost them, or has older ones."""
+        held, kept = view.held(CONFIG), self._known.config.encode()
+        is_lost = held is None or (self._doubts(view) and held.value != kept)
+        return [Put(self._prefix + CONFIG, kept)] if kept and is_lost else []
+
+    async def _restore_config(self, view: ClusterView) -> None:
+        """Write the settings if the coordinator has lost them. Raises CoordinatorError."""
+        config = self._config_to_write(view)
+        if config:
+            mine = Compare(self._prefix + LEADER, CompareTarget.CREATE, self._created)
+            done = await self._coordinator.transact([mine, view.unchanged(CONFIG)], config)
+            if done.succeeded:
+                self._tell_config(config)
+
+    def _tell_config(self, written: list[Put]) -> None:
+        for put in written:
+            self._log.warn(
+                "the cluster's settings are written again, because the coordinator had lost them: {settings}",
+                event=Event.FAILOVER_SETTINGS_WRITTEN,
+                settings=put.value.decode(),
+            )
 
     async def _publish_status(self, view: ClusterView) -> None:
         members = self._node.members
@@ -719,7 +865,8 @@ class FailoverAgent(Service):
     def _refusal(self, view: ClusterView, order: Request, keeper: SyncSetKeeper) -> str | None:
         """Why the leader does not hand over."""
         if order.to == self._me.name:
-            is_behind = view.newest_known > view.epoch  # such a member follows nobody before we lead in a newer epoch
+            # a member that knows more follows nobody before we lead in a newer epoch
+            is_behind = view.newest_known > view.epoch or bool(view.doubters)
             return None if order.force and is_behind else f"{order.to} leads already"
         if order.force:
             return (
@@ -820,7 +967,8 @@ class FailoverAgent(Service):
         leadership, view = self.leadership, self.view
         if self.state is not FailoverState.LEADER or leadership is None or view is None or not leadership.is_held():
             return
-        asked, sent, seconds = leadership.required, self._now(), float(self._keeper.ttl)
+        asked = self._asked(leadership)
+        sent, seconds = self._now(), float(self._keeper.ttl)
         promise = Promise(self._me.name, leadership.epoch, self._me.session.hex(), seconds)
         if not all(name in view.members for name in asked):
             return
@@ -829,6 +977,14 @@ class FailoverAgent(Service):
         )
         if all(success and promised for success, promised in answers) and leadership.required <= asked:
             leadership.extend(sent + seconds - self._config.margin)
+
+    def _asked(self, leadership: Leadership) -> frozenset[str]:
+        """Who must promise.
+
+        A leader that is alone in the sync set asks all members that it has ever heard of: the coordinator may have gone
+        back to keys that let one of them lead, and no put waits for any of them.
+        """
+        return leadership.required or frozenset(self._known.members) - {self._me.name}
 
     async def _ask(self, member: Member, promise: Promise) -> bool | None:
         return await self._node.ask_promise(member, promise)
@@ -906,8 +1062,25 @@ def _kept_holders(view: ClusterView, cause: Cause) -> dict[str, Holder]:
 
 
 def _older(view: ClusterView, known: Known) -> str:
-    return (
+    what = (
         f"the coordinator's keys, of epoch {view.epoch}, may be older than what the cluster has done (epoch "
-        f"{known.epoch}): it waits for the leader to write them again. If that does not happen, name the node that is "
-        "to lead, also if it leads already: rmqha cluster failover --to NAME --force"
+        f"{max(known.epoch, view.newest_known)})"
+    )
+    if view.leader is not None:
+        return (
+            f"{what}: {view.leader.node}, which leads, may lack messages that this member or another one has. If it "
+            "does not write its keys again by itself, name the node that is to lead, also if it leads already: rmqha "
+            "cluster failover --to NAME --force"
+        )
+    away = away_members(view)
+    if away:
+        return (
+            f"{what}: start {', '.join(away)}, then the node with most of the log leads. If a node is gone for good: "
+            "rmqha cluster forget NAME. To go on without its messages: rmqha cluster failover --to NAME --force"
+        )
+    if view.config.paused:
+        return f"{what}, and automatic failover is paused: rmqha cluster resume"
+    return (
+        f"{what}: the members find out who has most of the log. If that does not end: rmqha cluster failover --to NAME "
+        "--force"
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rmqha.failover.keys import AUTOMATIC, Cause, Member, Mode, Order
+from rmqha.failover.member import Known
 from rmqha.failover.view import ClusterView
 
 NO_FOUNDER = "no node was started as the cluster's first leader: start one with the role of a master"
@@ -47,6 +48,50 @@ def _older_coordinator(view: ClusterView, newer: int) -> str:
         f"the coordinator's keys are of epoch {view.epoch}, and the cluster was in epoch {newer}: the coordinator has "
         "lost what it kept. Name the node that leads: rmqha cluster failover --to NAME --force"
     )
+
+
+def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Verdict:
+    """Whether ``me`` may lead although the keys are older than what a member knows: without trusting ``sync``.
+
+    All members that any of them has ever heard of must be there, and have closed their connections. The one leads that
+    has most of the log, if it knows of each leader that another one knows of.
+    """
+    if view.config.paused:
+        return Verdict(None, "automatic failover is paused: rmqha cluster resume")
+    if me.no_failover:
+        return Verdict(None, "it has the tag nofailover")
+    away = away_members(view)
+    if away:
+        return Verdict(None, f"{', '.join(away)}, which may have more, is not there")
+    rivals = [me]
+    for name, other in sorted(view.members.items()):
+        if name == me.name:
+            continue
+        if not other.is_candidate:
+            return Verdict(None, f"it waits for {name} to say where its log ends")
+        if _reach(other) > _reach(me):
+            return Verdict(None, f"{name} has more of the log")
+        if not _knows_all_of(known, me, other):
+            return Verdict(None, f"{name} knows of a leader that {me.name} has not heard of")
+        if _reach(other) == _reach(me) and other.stamp == me.stamp and not other.no_failover:
+            rivals.append(other)
+    best = max(rivals, key=lambda each: (not each.is_full, each.priority, each.name))
+    return Verdict(Cause.TOGETHER) if best is me else Verdict(None, f"it lets {best.name} go first")
+
+
+def away_members(view: ClusterView) -> list[str]:
+    """The members that one of those that run has ever heard of, and that do not run."""
+    names = view.names.union(*(member.knows for member in view.members.values()))
+    return sorted(names - view.forgotten - set(view.members))
+
+
+def _knows_all_of(known: Known, me: Member, other: Member) -> bool:
+    """Of one leadership there is one row of writes: who has read less of it has lost nothing by that."""
+    if not other.stamp:
+        return other.known_epoch <= me.known_epoch
+    if other.stamp == me.stamp:
+        return True
+    return known.history.covers(known.number, other.known_epoch, other.stamp, other.number)
 
 
 def _by_itself(view: ClusterView, me: Member, now: datetime) -> Verdict:

@@ -1,10 +1,9 @@
 """What a node tells of its failover cluster: in state.json, on its pages, and to programs that ask over HTTP."""
 
-from dataclasses import asdict
 from typing import Any
 
 from rmqha.failover.agent import FailoverAgent
-from rmqha.failover.keys import Member
+from rmqha.failover.keys import EpochEntry, Member
 from rmqha.failover.states import FailoverState
 from rmqha.failover.view import ClusterView
 
@@ -59,8 +58,12 @@ def _facts_of_view(view: ClusterView, agent: FailoverAgent, leads: bool, changes
         "paused": view.config.paused,
         "sync": [] if view.sync is None else sorted(view.sync.holders),
         "members": [_member(name, member, leader) for name, member in sorted(view.members.items())],
-        "history": [asdict(entry) for entry in view.history.entries[-changes:]] if changes else [],
+        "history": [_change(entry) for entry in view.history.entries[-changes:]] if changes else [],
     }
+
+
+def _change(entry: EpochEntry) -> dict[str, Any]:
+    return {"n": entry.n, "node": entry.node, "start": entry.start, "time": entry.time, "cause": entry.cause}
 
 
 def _member(name: str, member: Member, leader: str | None) -> dict[str, Any]:

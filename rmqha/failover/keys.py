@@ -12,7 +12,7 @@ import cattrs
 import orjson
 
 ROOT = "/rmqha"
-LEADER, EPOCH, SYNC, STATUS, CONFIG, REQUEST, ANSWER, IDS = (
+LEADER, EPOCH, SYNC, STATUS, CONFIG, REQUEST, ANSWER, IDS, FORGOTTEN = (
     "leader",
     "epoch",
     "sync",
@@ -21,6 +21,7 @@ LEADER, EPOCH, SYNC, STATUS, CONFIG, REQUEST, ANSWER, IDS = (
     "request",
     "answer",
     "ids",
+    "forgotten",
 )
 MEMBERS = "members/"
 MAX_HISTORY = 100
@@ -53,6 +54,7 @@ class Cause(Enum):
     FAILOVER = "failover by an operator"
     AGAIN = "the same node leads again"
     DISK_FULL = "the leader's disk was full"
+    TOGETHER = "all members agreed after the coordinator had lost what it kept"
 
 
 AUTOMATIC = frozenset({Cause.LEASE_ENDED.value, Cause.DISK_FULL.value})
@@ -63,8 +65,8 @@ AUTOMATIC = frozenset({Cause.LEASE_ENDED.value, Cause.DISK_FULL.value})
 class Leader:
     """Who leads: the name of the member, and the session of its process. The key ends with its lease.
 
-    ``cluster_id`` is the coordinator's when the key was written, ``floor`` is no lower than any revision that a member
-    had seen when it doubted the coordinator: see ``Trust``.
+    ``cluster_id`` is the coordinator's when the key was written. ``floor`` is for members of an older version: no lower
+    than any revision that one of them had seen when it doubted the coordinator (``Trust``).
     """
 
     node: str
@@ -76,13 +78,21 @@ class Leader:
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """A change of the leader. ``start`` is the log offset of its first byte, ``time`` is ISO 8601, UTC."""
+    """A change of the leader. ``start`` is the log offset of its first byte, ``time`` is ISO 8601, UTC.
+
+    ``stamp`` is a random name of this leadership: an epoch's number can come again after the coordinator went back.
+    ``after`` is the number of the last ``sync`` of the leadership before. ``ends`` has, by their stamps, the last
+    ``sync`` of leaderships that an operator has overruled. Leaders of an older version write none of these.
+    """
 
     n: int
     node: str
     start: int
     time: str
     cause: str
+    stamp: str = ""
+    after: int = 0
+    ends: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,24 @@ class History:
     def epoch(self) -> int:
         """The newest epoch, 0 before the first."""
         return self.entries[-1].n if self.entries else 0
+
+    @property
+    def stamp(self) -> str:
+        """Of the newest leadership; empty if it is none of this version."""
+        return self.entries[-1].stamp if self.entries else ""
+
+    def covers(self, number: int, epoch: int, stamp: str, other: int) -> bool:
+        """Whether all that was done up to the ``sync`` with the number ``other`` of a leadership came before this.
+
+        ``number`` is that of the newest ``sync`` of this history. ``epoch`` is that of the leadership ``stamp``.
+        """
+        for entry in reversed(self.entries):
+            if entry.stamp == stamp:
+                return other <= number
+            if other <= entry.ends.get(stamp, 0) or (not entry.stamp and entry.n > epoch):
+                return True
+            number = entry.after
+        return False
 
     def with_entry(self, entry: EpochEntry) -> "History":
         """One more change."""
@@ -115,11 +143,17 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class SyncSet:
-    """Who holds every message that was answered with SEND_OK: the leader, and those that puts wait for."""
+    """Who holds every message that was answered with SEND_OK: the leader, and those that puts wait for.
+
+    ``number`` counts what one leadership has written here; no number is used twice. ``cluster_id`` is that of the
+    coordinator to which it was written. A leader of an older version writes neither.
+    """
 
     epoch: int
     leader: str
     holders: Mapping[str, Holder] = field(default_factory=dict)
+    number: int = 0
+    cluster_id: int | None = None
 
     @property
     def members(self) -> frozenset[str]:
@@ -171,7 +205,19 @@ class Member:
     is_full: bool = False
     """Its disk is too full to take messages."""
     doubts_below: int = 0
-    """The revision that the leader's key must name before this member trusts the coordinator; 0 if it does."""
+    """Of a member of an older version: the revision that the leader's key must name before it trusts the keys."""
+    is_doubtful: bool = False
+    """It knows more of the cluster than the coordinator's keys say: they are older than what was done."""
+    stamp: str = ""
+    """Of the newest leadership that it knows, and ``number`` of that one's newest ``sync``."""
+    number: int = 0
+    knows: tuple[str, ...] = ()
+    """The names of all members that it has ever heard of, without the forgotten ones."""
+
+    @property
+    def doubts(self) -> bool:
+        """Whether it knows that the coordinator's keys are too old."""
+        return self.is_doubtful or self.doubts_below > 0
 
     def holder(self) -> Holder:
         """What ``sync`` keeps of it."""
@@ -255,6 +301,13 @@ class BrokerIds:
     """The brokerId that each member has while it is a slave."""
 
     ids: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The names of members that are gone for good, as an operator has said."""
+
+    names: tuple[str, ...] = ()
 
 
 def prefix_of(cluster: str, broker: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import orjson
 
+from rmqha.failover.keys import EPOCH, History, decode
 from rmqha.failover.member import Known
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
@@ -29,6 +30,10 @@ def read_known(store: Path, disk: Disk = DISK) -> Known:
             str(content.get("whole_since", "")),
             str(content.get("boot", "")),
             content.get("is_flushed") is True,
+            decode(History, EPOCH, orjson.dumps(content.get("history", {}))),
+            int(content.get("number", 0)),
+            tuple(map(str, content.get("members", ()))),
+            str(content.get("config", "")),
         )
     except FileNotFoundError:
         return Known()

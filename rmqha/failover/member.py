@@ -4,7 +4,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from rmqha.failover.keys import Member
+from rmqha.failover.keys import History, Member
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.wire.transfer import Hello
@@ -21,6 +21,10 @@ class Known:
     ``epoch`` is the newest one that it has acted in, ``leader`` who led then, ``cluster_id`` the coordinator's. The log
     has lost nothing since the machine's boot ``whole_since``. ``boot`` is that of the last process. ``is_flushed`` says
     that this process has stopped, and that all of the log is on the disk.
+
+    ``history`` and ``number`` are the newest changes of the leader, and the number of the newest ``sync``, that the
+    node has read or written. ``members`` are the names of all members it has ever heard of, ``config`` is the JSON of
+    the cluster's settings; empty if they are the defaults.
     """
 
     epoch: int = 0
@@ -29,6 +33,10 @@ class Known:
     whole_since: str = ""
     boot: str = ""
     is_flushed: bool = False
+    history: History = History()
+    number: int = 0
+    members: tuple[str, ...] = ()
+    config: str = ""
 
     def started(self, boot: str) -> Self:
         """What a process that starts in this boot of the machine notes before it tells anybody of its log.

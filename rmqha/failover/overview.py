@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from rmqha.coordination.interface import KeyValue, Snapshot
-from rmqha.failover.eligible import may_lead, seconds_of_pause
+from rmqha.failover.eligible import away_members, may_lead, seconds_of_pause
 from rmqha.failover.keys import LEADER, MEMBERS, ROOT, InvalidKey, Member, Mode, prefix_of
 from rmqha.failover.view import ClusterView
 
@@ -17,6 +17,7 @@ class Health(Enum):
 
     FINE = "a member can lead next"
     PAUSED = "automatic failover is paused"
+    DOUBTED = "the coordinator's keys are older than what a member knows"
     SILENT = "the leader was not heard for longer than it may be silent"
     TOO_SOON = "a member can lead next, but the next automatic failover is not allowed yet"
     ALONE = "no other member can lead"
@@ -112,8 +113,10 @@ class Overview:
         if name == self.leader:
             return None
         member = self.view.members[name]
-        if self.leader is None and member.reason:
+        if member.doubts or (self.leader is None and member.reason):
             return member.reason
+        if self.view.doubters:
+            return f"{', '.join(self.view.doubters)} knows more than the coordinator's keys say"
         verdict = may_lead(replace(self.view, request=None), member, False, at)
         return None if verdict.cause is not None else verdict.why_not
 
@@ -135,6 +138,8 @@ class Overview:
         """How well the cluster could bear the loss of its leader."""
         if self.view.leader is None:
             return Health.NO_LEADER
+        if self.view.doubters:
+            return Health.DOUBTED
         if self.is_silent:
             return Health.SILENT
         if self.view.config.paused:
@@ -161,11 +166,28 @@ class Overview:
             return "no node takes over by itself. To end the pause: rmqha cluster resume"
         if health is Health.ALONE:
             return "no other member can lead: the reasons are below. Start the other nodes, or wait until they have all"
+        if health is Health.DOUBTED:
+            return (
+                f"{', '.join(self.view.doubters)} knows more than the coordinator's keys say: the coordinator went "
+                f"back to an older copy. {self.leader} writes its keys again if it led before that. If this stays: "
+                "rmqha cluster failover --to NAME --force, for the node whose messages count"
+            )
         if not self.view.members:
             return "no node runs: start the nodes"
+        if self.view.doubters:
+            away = ", ".join(self.away)
+            start = f"Start {away}, and" if away else "All members are there, so"
+            return (
+                f"no node leads: the coordinator's keys are older than what {', '.join(self.view.doubters)} knows. "
+                f"{start} the node with most of the log leads. For one that is gone for good: rmqha cluster forget NAME"
+            )
         return "no node leads: the reasons are below. To name a leader: rmqha cluster failover --to NAME"
 
     @property
+    def away(self) -> list[str]:
+        """The members that do not run, and that are not forgotten."""
+        return away_members(self.view)
+
     def _what_follows(self) -> str:
         """What happens if the leader stays silent."""
         ends = f"Its lease ends in {self.lease_seconds} s"
@@ -254,6 +276,7 @@ class Overview:
                 "time": request.time,
             },
             "members": [self._member_as_json(name, member) for name, member in sorted(view.members.items())],
+            "away": self.away,
             "unreadable": self.unreadable_members(),
         }
 

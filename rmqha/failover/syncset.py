@@ -6,7 +6,7 @@ known whether a key was written, puts wait for all that it may name.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rmqha.failover.keys import ClusterConfig, Holder, Member, Mode, SyncSet
 from rmqha.ha.master.leadership import Leadership
@@ -33,6 +33,7 @@ class SyncSetKeeper:
         self._members = members
         self._now = now
         self.written = written
+        self._number = written.number
         self._attempted: SyncSet | None = None
         """What was sent, and may have been written or not."""
         self._growing: dict[str, Growth] = {}
@@ -102,6 +103,11 @@ class SyncSetKeeper:
 
     def _with(self, holders: dict[str, Holder]) -> SyncSet:
         return SyncSet(self.written.epoch, self._me, holders)
+
+    def numbered(self, new: SyncSet, cluster_id: int | None) -> SyncSet:
+        """``new`` with a number that was never used, for the coordinator with this id."""
+        self._number += 1
+        return replace(new, number=self._number, cluster_id=cluster_id)
 
     def attempt(self, new: SyncSet) -> None:
         """``new`` is about to be sent. Until it is known whether it was written, puts wait for all it may name."""

@@ -1,37 +1,56 @@
 """Whether the coordinator still has what it was told: it may have lost its disk, or been set back to an older copy.
 
-Then its keys may name a member as one that holds every message, although it was left out since. Nobody acts on such
-keys until the leader, which knows better, has written them again. Its key then says so: it has the coordinator's new
-id, and a revision that is no lower than any that a member has seen.
+Then its keys may name a member as one that holds every message, although it was left out since. Each leadership has a
+random stamp, and numbers what it writes to ``sync``. A member keeps the newest stamp and number on its disk before it
+acts on them. Keys are too old for it if their history does not have them. Nobody leads from such keys until the leader,
+which knows better, has written them again, or all members ever known agree, or an operator decides.
 """
 
 from rmqha.failover.member import Known
 from rmqha.failover.view import ClusterView
 
 
+def is_current(view: ClusterView, cluster_id: int | None, known: Known) -> bool:
+    """Whether these keys, read from the coordinator with this id, have all that the node knows."""
+    sync, leader, history = view.sync, view.leader, view.history
+    written_to = known.cluster_id
+    if sync is not None and sync.cluster_id is not None:
+        written_to = sync.cluster_id
+    elif leader is not None and leader.cluster_id is not None:
+        written_to = leader.cluster_id
+    if None not in (cluster_id, written_to) and written_to != cluster_id:
+        return False
+    if view.epoch < known.epoch:
+        return False
+    stamp, number = known.history.stamp, 0 if sync is None else sync.number
+    return not stamp or history.covers(number, known.history.epoch, stamp, known.number)
+
+
 class Trust:
-    """Follows what is read. ``needed`` is the revision that the leader's key must name; 0 while nothing is wrong."""
+    """What a process remembers of keys that a leader of an older version has written: only their revision tells.
+
+    ``needed`` is the revision that the leader's key must name; 0 while nothing is wrong.
+    """
 
     def __init__(self) -> None:
         self.needed = 0
         self._newest = 1
-        self._cluster_id: int | None = None
 
-    def look(self, view: ClusterView, cluster_id: int | None, known: Known) -> None:
-        """These keys were read from the coordinator with this id. ``known`` is what the node knows of its cluster."""
-        expected = known.cluster_id if self._cluster_id is None else self._cluster_id
-        is_other = None not in (expected, cluster_id) and expected != cluster_id
-        if is_other or view.snapshot.revision < self._newest:
-            self.needed = max(self.needed, self._newest)
-        self._newest, self._cluster_id = view.snapshot.revision, cluster_id
+    def look(self, view: ClusterView, cluster_id: int | None) -> None:
+        """These keys were read from the coordinator with this id."""
         leader = view.leader
-        if leader is not None and leader.cluster_id == cluster_id and leader.floor >= self.needed:
+        if view.history.stamp:
             self.needed = 0
+        elif view.snapshot.revision < self._newest:
+            self.needed = max(self.needed, self._newest)
+        elif leader is not None and leader.cluster_id == cluster_id and leader.floor >= self.needed:
+            self.needed = 0
+        self._newest = view.snapshot.revision
 
-    def is_doubtful(self, view: ClusterView, known: Known) -> bool:
-        """Whether these keys may be older than what the cluster has done."""
-        return self.needed > 0 or view.epoch < known.epoch
+    def is_doubtful(self, view: ClusterView, cluster_id: int | None, known: Known) -> bool:
+        """Whether these keys are older than what the node knows of the cluster."""
+        return self.needed > 0 or not is_current(view, cluster_id, known)
 
     def floor(self, view: ClusterView) -> int:
-        """The revision that a leader's key must name, so that all members trust the keys again."""
+        """The revision that a leader's key must name, so that members of an older version trust the keys again."""
         return max([self.needed, *(member.doubts_below for member in view.members.values())])

@@ -10,6 +10,7 @@ from rmqha.failover.keys import (
     ANSWER,
     CONFIG,
     EPOCH,
+    FORGOTTEN,
     IDS,
     LEADER,
     MEMBERS,
@@ -19,6 +20,7 @@ from rmqha.failover.keys import (
     Answer,
     BrokerIds,
     ClusterConfig,
+    Forgotten,
     History,
     InvalidKey,
     Leader,
@@ -28,6 +30,9 @@ from rmqha.failover.keys import (
     SyncSet,
     decode,
 )
+
+MAX_KEYS = 500
+"""Of a cluster: each member has one, and there are a few others. More would take too long to read in a turn."""
 
 Value = TypeVar("Value")
 
@@ -46,14 +51,19 @@ class ClusterView:
     request: Request | None = None
     answer: Answer | None = None
     ids: BrokerIds = BrokerIds()
+    forgotten: frozenset[str] = frozenset()
     members: dict[str, Member] = field(default_factory=dict)
 
     @classmethod
     def read(cls, prefix: str, snapshot: Snapshot) -> "ClusterView":
-        """Decode the keys. Raises InvalidKey.
+        """Decode the keys. Raises InvalidKey, also for more keys than a cluster has.
 
         A member's key that cannot be read is left out: it concerns that member only.
         """
+        if len(snapshot.keys) > MAX_KEYS:
+            raise InvalidKey(
+                f"there are {len(snapshot.keys)} keys below {prefix}, and a cluster has no more than {MAX_KEYS}"
+            )
         get = partial(_get, prefix, snapshot)
         members = {}
         for key, held in snapshot.keys.items():
@@ -74,6 +84,7 @@ class ClusterView:
             get(REQUEST, Request),
             get(ANSWER, Answer),
             get(IDS, BrokerIds) or BrokerIds(),
+            frozenset((get(FORGOTTEN, Forgotten) or Forgotten()).names),
             members,
         )
 
@@ -95,6 +106,17 @@ class ClusterView:
     def newest_known(self) -> int:
         """The newest epoch that a registered member knows. It is above ``epoch`` if the coordinator was set back."""
         return max((member.known_epoch for member in self.members.values()), default=0)
+
+    @property
+    def doubters(self) -> list[str]:
+        """The registered members that know that these keys are too old."""
+        return sorted(name for name, member in self.members.items() if member.doubts)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All members that these keys name, without the forgotten ones."""
+        holders = () if self.sync is None else self.sync.holders
+        return frozenset((*self.ids.ids, *self.members, *holders)) - self.forgotten
 
     @property
     def exists(self) -> bool:

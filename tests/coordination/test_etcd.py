@@ -11,6 +11,7 @@ from twisted.internet.error import ConnectionDone, ConnectionRefusedError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
@@ -36,6 +37,7 @@ from rmqha.coordination.interface import (
     Put,
 )
 from rmqha.coordination.watch import PROBE_SECONDS
+from rmqha.events import Event
 from rmqha.settings import SettingsError, make_settings
 from tests.fixtures import new_folder
 
@@ -93,6 +95,7 @@ class Member:
         self.requests: list[tuple[str, Any]] = []
         self.tokens: list[str] = []
         self.watches: list[Wire] = []
+        self.unanswered: list[Wire] = []
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         if self.connects is None:
@@ -113,11 +116,16 @@ class Member:
             self.tell(created=True)
             return
         answered = self.answer(path, body)
-        if answered is not None:
-            status, content = answered
-            text = content if isinstance(content, bytes) else json.dumps(content).encode()
-            head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(text)}\r\n\r\n".encode()
-            self.clock.callLater(0, wire.send, head + text)
+        if answered is None:
+            self.unanswered.append(wire)
+        else:
+            self.give(wire, *answered)
+
+    def give(self, wire: Wire, status: int, content: object) -> None:
+        """Answer a request."""
+        text = content if isinstance(content, bytes) else json.dumps(content).encode()
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(text)}\r\n\r\n".encode()
+        self.clock.callLater(0, wire.send, head + text)
 
     def tell(self, revision: int = 5, raft_term: int = 2, **fields: Any) -> None:
         """A line of the last watch."""
@@ -309,13 +317,40 @@ class ThreeTests(Case):
         self.assertEqual(self.asked(), [1, 0, 0])
 
     def test_a_member_that_is_behind_is_not_believed(self) -> None:
+        """Of the calls only a keepalive can be answered by one."""
         self.all[0].answer = lambda path, body: (200, header(raft_term=9))
         self.result(self.client.range("/"))
         self.all[0].connects = False
         self.client._endpoints.append(self.client._endpoints.pop(0))
-        self.all[2].answer = lambda path, body: (200, header(revision=77, raft_term=9))
-        self.assertEqual(self.result(self.client.range("/")).revision, 77)
+        self.all[1].answer = lambda path, body: (200, {"result": {**header(), "TTL": "5"}})
+        self.all[2].answer = lambda path, body: (200, {"result": {**header(raft_term=9), "TTL": "7"}})
+        self.assertEqual(self.result(self.client.keep_alive(1)), 7)
         self.assertEqual(self.asked(), [1, 1, 1])
+
+    def test_what_a_majority_answers_in_an_older_term_proves_that_all_went_back(self) -> None:
+        self.all[0].answer = lambda path, body: (200, header(raft_term=9))
+        self.result(self.client.range("/"))
+        self.all[0].answer = lambda path, body: (200, {**header(revision=3, raft_term=2), "TTL": "7"})
+        self.failure(self.client.keep_alive(1), CoordinatorUnavailable)
+        self.client._endpoints.sort(key=str)  # the failed call has moved on
+        with capturedLogs() as logged:
+            self.assertEqual(self.result(self.client.range("/")).revision, 3)
+            self.assertEqual(self.result(self.client.range("/")).revision, 3)
+        self.assertEqual(self.result(self.client.keep_alive(1)), 7)
+        told = [(each["before"], each["term"]) for each in logged if each.get("event") == Event.COORDINATOR_WENT_BACK]
+        self.assertEqual(told, [(9, 2)])
+
+    def test_an_answer_that_comes_late_proves_nothing(self) -> None:
+        """It was asked for before the newer term was known."""
+        self.all[0].answer = lambda path, body: None
+        late = self.client.transact([], [Put("/k", b"")])
+        self.settle()
+        self.all[0].answer = lambda path, body: (200, header(raft_term=9))
+        self.result(self.client.range("/"))
+        with capturedLogs() as logged:
+            self.all[0].give(self.all[0].unanswered[0], 200, header(raft_term=2))
+            self.failure(late, CoordinatorUnavailable)
+        self.assertEqual([each for each in logged if each.get("event") == Event.COORDINATOR_WENT_BACK], [])
 
     def test_calls_that_fail_together_move_on_once(self) -> None:
         self.all[0].answer = lambda path, body: None

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.coordination.interface import Delete, KeyValue, Put
 from rmqha.coordination.state import End, Grant, KeysAndLeases, Operation, Write
+from rmqha.coordination.witness.counted import CountedFile
 from rmqha.coordination.witness.journal import DiskFull, Journal, JournalError, JournalInUse
 from tests.fixtures import new_folder
 
@@ -46,6 +48,7 @@ def file_of(folder: Path) -> Path:
 class JournalTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.folder = new_folder(self) / "witness"
+        self.counted = self.folder.with_name("witness.answered")
 
     def open(self, **options: Any) -> Journal:
         journal = Journal(self.folder, **options)
@@ -80,6 +83,7 @@ class JournalTests(SynchronousTestCase):
         journal = self.open()
         states = write(journal, COMMITS[:-1])
         whole = file_of(self.folder).stat().st_size
+        answered = self.counted.read_bytes()
         write(journal, COMMITS[-1:])
         journal.close()
         data = file_of(self.folder).read_bytes()
@@ -87,11 +91,12 @@ class JournalTests(SynchronousTestCase):
             for tail in (b"", bytes(len(data) - length)):  # the file's size may be there before its bytes
                 file_of(self.folder).write_bytes(data[:length] + tail)
                 torn = data[whole:length] + tail
+                self.counted.write_bytes(answered)
                 found = Journal(self.folder)
                 try:
                     if torn == data[whole:]:  # only zeros are missing
                         continue
-                    self.assertEqual(content(found.state), states[-1])
+                    self.assertEqual((content(found.state), found.renewed), (states[-1], None))
                     if torn:
                         assert found.cut is not None
                         self.assertEqual((found.cut.offset, found.cut.kept.read_bytes()), (whole, torn))
@@ -124,7 +129,9 @@ class JournalTests(SynchronousTestCase):
             damaged = bytearray(data)
             damaged[offset] ^= 0x10
             path.write_bytes(damaged)
-            with self.assertRaisesRegex(JournalError, r"is damaged at byte [0-9]+\. Nothing was changed\. Put back"):
+            with self.assertRaisesRegex(
+                JournalError, r"is damaged at byte [0-9]+\. Nothing .* nodes running\. Put back"
+            ):
                 Journal(self.folder)
             self.assertEqual(path.read_bytes(), bytes(damaged))
         path.write_bytes(data)
@@ -151,6 +158,126 @@ class JournalTests(SynchronousTestCase):
             Journal(self.folder)
         (self.folder / "lock").unlink()
         self.assertNotEqual(self.open().cluster_id, journal.cluster_id)
+
+    def renewed(self, cluster_id: int) -> str | None:
+        """Why it has another id after a start; None if it has this one. Once it has told, it tells nothing more."""
+        journal = Journal(self.folder)
+        try:
+            self.assertEqual(journal.renewed is None, journal.cluster_id == cluster_id)
+            found, renewed = journal.renewed, journal.cluster_id
+        finally:
+            journal.close()
+        again = Journal(self.folder)
+        again.close()
+        self.assertEqual((again.cluster_id, again.renewed), (renewed, None))
+        return found
+
+    def test_an_answered_entry_that_is_cut_off_or_has_rotted_makes_another_cluster(self) -> None:
+        journal = self.open()
+        ends = []
+        for commit in COMMITS:
+            ends.append(file_of(self.folder).stat().st_size)
+            write(journal, [commit])
+        journal.close()
+        kept = {path: path.read_bytes() for path in (file_of(self.folder), self.counted, self.folder / "lock")}
+        path, data = file_of(self.folder), file_of(self.folder).read_bytes()
+        damaged = [data[:end] for end in ends] + [data[: ends[-1] + 5]]
+        for place in range(ends[-1], len(data)):
+            rotten = bytearray(data)
+            rotten[place] ^= 0x10
+            damaged += [bytes(rotten)]
+        for content in damaged:
+            for other in self.folder.glob("journal-*"):
+                other.unlink()
+            for each, sound in kept.items():
+                each.write_bytes(sound)
+            path.write_bytes(content)
+            self.assertRegex(str(self.renewed(journal.cluster_id)), "^entry 4 was answered, and its last one is [0-3]$")
+
+    def test_a_folder_that_was_put_back_is_another_cluster_with_its_keys(self) -> None:
+        journal = self.open()
+        states = write(journal, COMMITS[:2])
+        journal.close()
+        copy = new_folder(self) / "copy"
+        shutil.copytree(self.folder, copy)
+        journal = self.open()
+        write(journal, COMMITS[2:])
+        journal.close()
+        shutil.rmtree(self.folder)
+        shutil.copytree(copy, self.folder)
+        self.assertIsNotNone(self.renewed(journal.cluster_id))
+        self.assertEqual(content(self.open().state), states[-1])
+
+    def test_a_folder_of_an_earlier_cluster_is_another_cluster(self) -> None:
+        first = self.open()
+        write(first, COMMITS)
+        first.close()
+        aside = self.folder.rename(self.folder.with_name("aside"))
+        second = self.open()
+        self.assertTrue(second.is_new)
+        second.close()
+        shutil.rmtree(self.folder)
+        aside.rename(self.folder)
+        self.assertEqual(self.renewed(first.cluster_id), "the last answers were of another cluster")
+
+    def test_a_number_that_is_gone_or_damaged_makes_another_cluster(self) -> None:
+        for damage in (
+            self.counted.unlink,
+            lambda: self.counted.write_bytes(b"x"),
+            lambda: os.truncate(self.counted, 9),
+        ):
+            journal = self.open()
+            write(journal, COMMITS[:1])
+            journal.close()
+            damage()
+            self.assertRegex(str(self.renewed(journal.cluster_id)), "answered entry")
+
+    def test_what_an_older_version_has_written_keeps_its_id(self) -> None:
+        journal = self.open()
+        write(journal, COMMITS[:1])
+        journal.close()
+        self.counted.unlink()
+        (self.folder / "lock").write_text(f"{journal.cluster_id:x}\n")
+        self.assertIsNone(self.renewed(journal.cluster_id))
+        journal = self.open()
+        write(journal, COMMITS[1:2])
+        journal.close()
+        self.counted.unlink()
+        self.assertIsNotNone(self.renewed(journal.cluster_id))
+
+    def test_a_number_may_be_in_the_folder_if_nobody_may_write_beside_it(self) -> None:
+        def open_within(path: Any, *more: Any) -> int:
+            if str(path) == str(self.counted):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return opened(path, *more)
+
+        opened = os.open
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "open", open_within)
+            journal = self.open()
+            write(journal, COMMITS)
+            journal.close()
+            self.assertIsNone(self.renewed(journal.cluster_id))
+        self.assertFalse(self.counted.exists())
+        os.truncate(file_of(self.folder), file_of(self.folder).stat().st_size - 1)
+        self.assertIsNotNone(self.renewed(journal.cluster_id))
+
+    def test_a_number_that_cannot_be_written_takes_the_entry_back(self) -> None:
+        journal = self.open()
+        states = write(journal, COMMITS[:2])
+        before = file_of(self.folder).read_bytes()
+
+        def full(counted: CountedFile, _: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CountedFile, "write", full)
+            self.assertRaises(DiskFull, journal.append, [Write((Put("/k", bytes(15)),))], 99)
+        self.assertEqual(file_of(self.folder).read_bytes(), before)
+        states = write(journal, COMMITS[2:])
+        journal.close()
+        self.assertIsNone(self.renewed(journal.cluster_id))
+        self.assertEqual(content(self.open().state), states[-1])
 
     def test_a_long_one_is_replaced(self) -> None:
         journal = self.open(rotate_bytes=1000)

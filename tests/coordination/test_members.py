@@ -69,6 +69,28 @@ async def test_without_anybody_there_a_call_fails_in_its_time() -> None:
         assert heard.changes == []
 
 
+@with_reactor
+async def test_a_client_goes_on_with_an_etcd_that_was_put_back_under_its_name(tmp_path: Path) -> None:
+    need_etcd()
+    with EtcdCluster(tmp_path) as cluster:
+        async with closing(client_of(cluster.address)) as client:
+            await put(client, "/k", b"old")
+            cluster.save_copy(tmp_path / "copy")
+            await put(client, "/k", b"new")
+            for _ in range(2):  # each start begins a new raft term
+                cluster.stop()
+                cluster.start()
+                await until_answered(lambda: client.range("/k"))
+            newest, cluster_id = (await client.range("/k")).revision, client.cluster_id
+            cluster.put_copy_back(tmp_path / "copy")
+            found = await until_answered(lambda: client.range("/k"))
+            assert found.keys["/k"].value == b"old"
+            assert found.revision < newest
+            assert client.cluster_id == cluster_id
+            lease = await until_answered(lambda: client.grant(20))
+            assert await client.keep_alive(lease) == 20
+
+
 @pytest.mark.parametrize("who", ["leader", "follower"])
 @pytest.mark.parametrize("how", ["kill", "pause"])
 @with_reactor

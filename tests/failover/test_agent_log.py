@@ -1,18 +1,30 @@
 """What a member logs while the coordinator does not answer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.coordination.interface import CoordinatorError, CoordinatorRefused, CoordinatorUnavailable, Snapshot
+from rmqha.coordination.interface import (
+    Compare,
+    CoordinatorError,
+    CoordinatorRefused,
+    CoordinatorUnavailable,
+    Delete,
+    KeyValue,
+    Put,
+    Snapshot,
+    TransactionResult,
+)
 from rmqha.events import Event
-from rmqha.failover.agent import FailoverAgent, Identity, Times
-from rmqha.failover.member import Known, NodeFacts
+from rmqha.failover.agent import MAX_TRIES, FailoverAgent, Identity, Times
+from rmqha.failover.keys import MEMBERS, InvalidKey, prefix_of
+from rmqha.failover.member import Following, Known, NodeFacts
+from rmqha.failover.view import MAX_KEYS, ClusterView
 from rmqha.testing.coordinator import MemoryCoordinator, MemoryStore
 
 SECONDS = 60
@@ -29,6 +41,16 @@ class Failing(MemoryCoordinator):
         return fail(next(self._errors))
 
 
+class Lying(MemoryCoordinator):
+    """Says that it has written, and writes nothing."""
+
+    asked = 0
+
+    def transact(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> Deferred[TransactionResult]:
+        self.asked += 1
+        return succeed(TransactionResult(True, 1))
+
+
 class Node:
     """Knows nothing yet."""
 
@@ -37,6 +59,9 @@ class Node:
 
     async def write_known(self, known: Known) -> None:
         """Nobody asks for it."""
+
+    async def follow(self, leader: Following | None, broker_id: int) -> None:
+        """It follows nobody already."""
 
     def facts(self) -> NodeFacts:
         return NodeFacts("store", "boot-1", False, 0, 0, 0, "SERVING", "", "")
@@ -69,3 +94,22 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(
             self.problems(errors()), ["a did not answer in time.", "no such user", "c did not answer in time."]
         )
+
+    def test_a_coordinator_that_lies_is_not_asked_for_ever(self) -> None:
+        clock = Clock()
+        node: Any = Node()
+        lying = Lying(MemoryStore(clock), "a")
+        agent = FailoverAgent(Identity("C", "B", "a", b""), lying, node, Times(clock, clock.seconds))
+        agent.startService()
+        clock.pump([0.05] * 20)
+        self.assertIn("does not keep", str(agent.problem))
+        self.assertLess(lying.asked, 3 * MAX_TRIES)
+        stopping = agent.stopService()
+        clock.pump([0.05] * 20)
+        self.successResultOf(stopping)
+
+    def test_keys_without_end_are_refused_at_once(self) -> None:
+        prefix = prefix_of("C", "B")
+        keys = {f"{prefix}{MEMBERS}{n}": KeyValue(f"{prefix}{MEMBERS}{n}", b"{}", 1, 1, 0) for n in range(MAX_KEYS + 1)}
+        with self.assertRaisesRegex(InvalidKey, f"{MAX_KEYS + 1} keys below"):
+            ClusterView.read(prefix, Snapshot(1, keys))

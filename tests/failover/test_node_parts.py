@@ -9,6 +9,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.failover.facts import facts_of
+from rmqha.failover.keys import EpochEntry, History
 from rmqha.failover.knownfile import known_path, note_flushed, read_known, write_known
 from rmqha.failover.member import Known, Promise
 from rmqha.remoting.promising import PromiseProcessor
@@ -75,7 +76,9 @@ class KnownFileTests(SynchronousTestCase):
 
     def test_what_was_written_is_read(self) -> None:
         self.assertEqual(read_known(self.store), Known())
-        for known in (Known(7, "a", 123), Known(8, "b", None), Known(8, "b", None, "boot-1", "boot-2", True)):
+        history = History((EpochEntry(1, "a", 0, "now", "x", "stamp", 3, {"other": 4}), EpochEntry(2, "b", 9, "", "")))
+        newest = Known(8, "b", 1, "boot-1", "boot-2", True, history, 7, ("a", "b"), '{"ttl": 20}')
+        for known in (Known(7, "a", 123), Known(8, "b", None), newest):
             write_known(self.store, known)
             self.assertEqual(read_known(self.store), known)
 

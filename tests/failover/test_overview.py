@@ -65,6 +65,20 @@ class OverviewTests(SynchronousTestCase):
         self.assertEqual(self.overview().health, Health.PAUSED)
         self.assertIn("rmqha cluster resume", self.overview().advice)
 
+    def test_nothing_is_fine_while_a_member_knows_more_than_the_keys_say(self) -> None:
+        self.keys.lead(member("node-b", is_doubtful=True, reason="too old", knows=("node-a", "node-b", "node-c")))
+        for _ in range(2):
+            found = self.overview()
+            self.assertEqual((found.health, found.successors), (Health.DOUBTED, []))
+            self.assertIn("failover --to NAME --force", found.advice)
+            self.assertEqual((found.why_not("node-b"), found.away), ("too old", ["node-c"]))
+            self.keys.put(CONFIG, ClusterConfig(paused=True))
+        self.keys.delete(LEADER)
+        found = self.overview()
+        self.assertEqual(found.health, Health.NO_LEADER)
+        self.assertIn("node-b knows. Start node-c, and the node with most of the log leads", found.advice)
+        self.assertIn("rmqha cluster forget", found.advice)
+
     def test_without_a_leader_the_members_say_what_they_wait_for(self) -> None:
         self.keys.lead(member("node-b"))
         self.keys.delete(LEADER)

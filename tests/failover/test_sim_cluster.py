@@ -1,16 +1,22 @@
 """Scenarios of automatic failover in the simulator: each fault alone, and what comes of it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 
+from rmqha.coordination.interface import Put as PutKey
 from rmqha.failover.agent import FailoverAgent
-from rmqha.failover.keys import Cause, Order
+from rmqha.failover.keys import CONFIG, FORGOTTEN, Cause, ClusterConfig, Forgotten, History, Order, encode
+from rmqha.failover.member import Known
 from rmqha.failover.states import FailoverState
+from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.leadership import Leadership
 from rmqha.store.message import PutMessageStatus
-from rmqha.testing.sim.cluster import Ambush, Cluster
+from rmqha.testing.sim.cluster import PREFIX, Ambush, Cluster
 from rmqha.testing.sim.clusternodes import ClusterNode
 from rmqha.testing.sim.coordinator import COORDINATOR
 from rmqha.testing.sim.simulation import Config, Kind, SlaveConfig
@@ -23,9 +29,13 @@ from tests.testing.planted import (
     compare_with_any_node,
     count_the_lease_from_the_answer,
     forget_promises,
+    forget_the_newest_keys_at_a_restart,
+    go_on_alone_without_the_coordinator,
+    lead_although_another_one_knows_more,
 )
 
 SECONDS = 60.0
+SETTINGS = ClusterConfig(ttl=12, failover_pause=1.0)
 COMMON = {"inSyncReplicas": "1", "readUpTo": "confirmed"}
 
 
@@ -370,16 +380,49 @@ def test_the_leader_writes_lost_keys_again() -> None:
         wait_for_leader(cluster, "slave-1")
 
 
-def test_keys_lost_while_all_were_down_make_nobody_a_leader() -> None:
+def all_down_and_keys_lost(cluster: Cluster, last: str) -> None:
+    """``last`` has one message more than the others, which were left out."""
+    cluster.coordinator.transact([], [PutKey(PREFIX + CONFIG, encode(SETTINGS))])
+    others = [name for name in cluster.nodes if name != last]
+    for name in others:
+        cluster.kill(name)
+    leader = wait_for_leader(cluster, last)
+    assert cluster.wait(lambda: in_sync(cluster) == {last}, SECONDS), cluster.standing()
+    assert put(cluster, leader) is PutMessageStatus.PUT_OK
+    cluster.kill(last)
+    cluster.coordinator.lose_all()
+
+
+@pytest.mark.parametrize("last", ["master", "slave-1"])
+def test_keys_lost_while_all_were_down_come_back_when_all_are_there(last: str) -> None:
     with running() as cluster:
+        all_down_and_keys_lost(cluster, last)
         for name in cluster.nodes:
-            cluster.kill(name)
-        cluster.coordinator.lose_all()
-        cluster.start()
+            if name != last:
+                cluster.start(name)
         cluster.wait(lambda: False, 60.0)
         assert cluster.leading is None
-        cluster.order(Order.FAILOVER, "slave-1", force=True)
+        (waiting,) = [node.agent for node in cluster.members if node.agent is not None]
+        assert f"start {last}" in waiting.reason
+        assert waiting.problem == waiting.reason
+        cluster.start(last)
+        wait_for_leader(cluster, last)
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+        assert last_cause(cluster) == Cause.TOGETHER.value
+        assert cluster.wait(lambda: cluster.view().config == SETTINGS, SECONDS)
+
+
+def test_a_member_that_is_gone_for_good_is_forgotten() -> None:
+    with running() as cluster:
+        all_down_and_keys_lost(cluster, "master")
+        cluster.judge.wiped(cluster.members[0], cluster.clock.seconds())  # as far as anybody can tell
+        cluster.start("slave-1")
+        cluster.wait(lambda: False, 30.0)
+        assert cluster.leading is None
+        cluster.coordinator.transact([], [PutKey(PREFIX + FORGOTTEN, encode(Forgotten(("master",))))])
         wait_for_leader(cluster, "slave-1")
+        (agent,) = [node.agent for node in cluster.members if node.agent is not None]
+        assert "master" not in agent.known.members
 
 
 def set_back_under_a_leader(cluster: Cluster, *started: str) -> ClusterNode:
@@ -427,3 +470,166 @@ def test_one_that_knows_a_newer_epoch_and_comes_later_follows_after_an_order() -
             return None if answer is None or answer.is_done else answer.text
 
         assert cluster.wait(lambda: refusal() == "master leads already", SECONDS), cluster.standing()
+
+
+# The coordinator goes back under its own id: a journal, a disk or a snapshot was put back
+
+
+def left_out(cluster: Cluster) -> None:
+    """The coordinator is copied. Then slave-1 is left out, and the master alone answers a put."""
+    cluster.coordinator.save()
+    for other in ("master", COORDINATOR):
+        cluster.block("slave-1", other)
+        cluster.block(other, "slave-1")
+    assert cluster.wait(lambda: in_sync(cluster) == {"master"}, SECONDS), cluster.standing()
+    assert put(cluster, cluster.members[0]) is PutMessageStatus.PUT_OK
+
+
+def loses_nothing(cluster: Cluster) -> None:
+    """The master leads at the end, or nobody does: it alone has the last message."""
+    cluster.wait(lambda: False, 60.0)
+    assert cluster.leading is None or cluster.leading.name == "master", cluster.standing()
+
+
+@pytest.mark.parametrize("first", ["master", "slave-1"])
+def test_after_it_went_back_a_restarted_node_knows_what_it_knew(first: str) -> None:
+    with running() as cluster:
+        left_out(cluster)
+        for name in cluster.nodes:
+            cluster.kill(name)
+        cluster.coordinator.roll_back(is_same=True)
+        cluster.unblock()
+        if first == "slave-1":
+            cluster.block("slave-1", COORDINATOR)  # until the master has told what it knows
+            cluster.start("slave-1")
+        cluster.start("master")
+        cluster.wait(lambda: False, 5.0)
+        cluster.unblock()
+        cluster.start()
+        loses_nothing(cluster)
+        wait_for_leader(cluster, "master")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+def test_nobody_leads_while_one_that_is_there_knows_more() -> None:
+    """A third member is away, so not all that were ever known can agree."""
+    with running(slaves=2) as cluster:
+        cluster.kill("slave-2")
+        assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
+        left_out(cluster)
+        for name in ("master", "slave-1"):
+            cluster.kill(name)
+        cluster.coordinator.roll_back(is_same=True)
+        cluster.unblock()
+        for name in ("master", "slave-1"):
+            cluster.start(name)
+        cluster.wait(lambda: False, 60.0)
+        assert cluster.leading is None
+        cluster.start()
+        wait_for_leader(cluster, "master")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+def test_a_leader_that_goes_on_writes_its_keys_again_under_the_same_id() -> None:
+    with running() as cluster:
+        left_out(cluster)
+        cluster.kill("slave-1")
+        cluster.coordinator.roll_back(is_same=True)
+        cluster.unblock()
+        cluster.wait(lambda: False, 5.0)
+        assert in_sync(cluster) == {"master"}
+        cluster.start()
+        loses_nothing(cluster)
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+def test_two_leaders_never_answer_although_one_is_cut_off() -> None:
+    with running() as cluster:
+        left_out(cluster)
+        cluster.block("master", COORDINATOR)
+        cluster.unblock()
+        for other in ("slave-1", COORDINATOR):
+            cluster.block("master", other)
+            cluster.block(other, "master")
+        cluster.coordinator.roll_back(is_same=True)
+        wait_for_leader(cluster, "slave-1")
+        cluster.wait(lambda: False, 5.0)
+        master = cluster.members[0].leadership
+        assert master is None or not master.is_held()
+
+
+def test_a_leader_from_older_keys_does_not_end_the_doubt_of_one_that_knows() -> None:
+    """The one case that nobody can notice in time: the master's messages are not cut, and both say what is wrong."""
+    with running() as cluster:
+        left_out(cluster)
+        cluster.kill("master")
+        cluster.unblock()
+        cluster.coordinator.roll_back(is_same=True)
+        wait_for_leader(cluster, "slave-1")
+        cluster.start("master")
+        cluster.wait(lambda: False, 60.0)
+        agent = cluster.members[0].agent
+        assert agent is not None
+        assert agent.doubts_keys
+        assert "failover --to NAME --force" in agent.reason
+        cluster.order(Order.FAILOVER, "master", force=True)
+        wait_for_leader(cluster, "master")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+@pytest.mark.parametrize(
+    ("plant", "scenario"),
+    [
+        (
+            forget_the_newest_keys_at_a_restart,
+            partial(test_after_it_went_back_a_restarted_node_knows_what_it_knew, "slave-1"),
+        ),
+        (lead_although_another_one_knows_more, test_nobody_leads_while_one_that_is_there_knows_more),
+        (go_on_alone_without_the_coordinator, test_two_leaders_never_answer_although_one_is_cut_off),
+    ],
+)
+def test_a_guard_that_is_missing_is_seen(
+    monkeypatch: pytest.MonkeyPatch, plant: Patch, scenario: Callable[[], None]
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((Violation, AssertionError)):
+        scenario()
+
+
+def without_stamps(patch: pytest.MonkeyPatch) -> None:
+    """As the version before wrote keys and cluster.json."""
+    new_history, numbered = FailoverAgent._new_history, SyncSetKeeper.numbered
+
+    def write(agent: Any, *more: Any) -> History:
+        entries = new_history(agent, *more).entries
+        return History(tuple(replace(each, stamp="", after=0, ends={}) for each in entries))
+
+    async def note(agent: Any, known: Known) -> None:
+        old = replace(known, history=History(), number=0, members=(), config="")
+        if old != agent._known:
+            await agent._node.write_known(old)
+            agent._known = old
+
+    patch.setattr(FailoverAgent, "_new_history", write)
+    patch.setattr(FailoverAgent, "_write_known", note)
+    patch.setattr(SyncSetKeeper, "numbered", lambda keeper, new, _: replace(numbered(keeper, new, 1), number=0))
+
+
+@pytest.mark.parametrize("second", ["master", "slave-1"])
+def test_a_cluster_of_an_older_version_rolls_on(second: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        without_stamps(patch)
+        with running() as cluster:
+            cluster.kill("slave-1")
+            assert cluster.wait(lambda: in_sync(cluster) == {"master"}, SECONDS), cluster.standing()
+            cluster.start()
+            assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+            patch.undo()
+            for name in ("master", "slave-1") if second == "slave-1" else ("slave-1", "master"):
+                cluster.kill(name)
+                cluster.start(name)
+                cluster.wait(lambda: False, 20.0)
+                wait_for_leader(cluster, *cluster.nodes)
+                assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+            assert all(node.agent is not None and not node.agent.doubts_keys for node in cluster.members)
+            assert cluster.view().history.stamp

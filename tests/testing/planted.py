@@ -20,7 +20,7 @@ from rmqha import replicating
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.failover import eligible
 from rmqha.failover.agent import FailoverAgent
-from rmqha.failover.keys import Member, SyncSet
+from rmqha.failover.keys import History, Member, SyncSet
 from rmqha.failover.member import Known
 from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.confirming import Confirming
@@ -414,14 +414,32 @@ def take_the_report_of_any_member(patch: pytest.MonkeyPatch) -> None:
 
 
 def note_no_epoch(patch: pytest.MonkeyPatch) -> None:
-    """The newest epoch is kept in memory only."""
+    """What a node knows of its cluster is kept in memory only."""
 
-    async def remember(agent: Any, epoch: int, leader: str) -> None:
-        agent._known = replace(
-            agent._known, epoch=max(epoch, agent._known.epoch), leader=leader, cluster_id=agent._coordinator.cluster_id
-        )
+    async def remember(agent: Any, known: Known) -> None:
+        agent._known = known
 
-    patch.setattr(FailoverAgent, "_note", remember)
+    patch.setattr(FailoverAgent, "_write_known", remember)
+
+
+def forget_the_newest_keys_at_a_restart(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a node that was restarted did not know any more how new the coordinator's keys must be."""
+
+    async def write_some(agent: Any, known: Known) -> None:
+        await agent._node.write_known(replace(known, history=History(), number=0))
+        agent._known = known
+
+    patch.setattr(FailoverAgent, "_write_known", write_some)
+
+
+def lead_although_another_one_knows_more(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a node that knew nothing newer led, and ended the doubt of one that did."""
+    patch.setattr(Member, "doubts", False)
+
+
+def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """Found once: a leader for whom no put waits for anybody asked nobody, and led for ever."""
+    patch.setattr(FailoverAgent, "_asked", lambda agent, leadership: leadership.required)
 
 
 def believe_a_leader_that_lost_its_end(patch: pytest.MonkeyPatch) -> None:
@@ -483,6 +501,9 @@ CLUSTER_PLANTS: dict[Patch, int] = {
 """Those that only automatic failover shows, each with the first seed of that story that finds it."""
 
 RARE_CLUSTER_PLANTS: tuple[Patch, ...] = (
+    forget_the_newest_keys_at_a_restart,
+    lead_although_another_one_knows_more,
+    go_on_alone_without_the_coordinator,
     acknowledge_after_candidacy,
     count_the_lease_from_the_answer,
     believe_the_last_stop,

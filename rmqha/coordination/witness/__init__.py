@@ -6,6 +6,7 @@ replicate itself. While it is away the nodes go on, because they promise each ot
 In reading order:
 
 - ``journal``: what is kept on the disk: one file, each entry with a CRC, flushed before an answer.
+- ``counted``: the number of the last answered entry, in a second place.
 - ``service``: puts calls in order, commits them together, ends leases, and tells watches.
 - ``shares``: how much one address may use.
 - ``calls``: the JSON of requests and answers, and logins.

@@ -2,8 +2,9 @@
 
 The file begins with an entry that holds the whole state; each further entry holds the operations of one commit. The
 next entry is written only after the one before it has reached the disk. So a crash can leave only the last entry
-incomplete, and anything else is damage. A file that has grown is replaced by a new one, which begins with the state
-at that moment.
+incomplete, and anything else is damage. The number of each entry is noted in a second place before it is answered
+(``counted``): a journal that lacks answered entries is an older copy, and its cluster gets another id. A file that has
+grown is replaced by a new one, which begins with the state at that moment.
 """
 
 import errno
@@ -15,13 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, Never
 from zlib import crc32
 
 import orjson
 
 from rmqha.coordination.interface import KeyValue
 from rmqha.coordination.state import KeysAndLeases, Operation, from_json, to_json
+from rmqha.coordination.witness.counted import Counted, CountedFile
 
 MAGIC = b"\xf7RW\x01"
 """Begins each entry. It is not UTF-8, so no content of an entry contains it."""
@@ -40,6 +42,15 @@ class JournalError(Exception):
 
 class JournalInUse(JournalError):
     """Another process has the folder."""
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+COUNTED_MARK = "counted"
+"""In the lock file: the answered number was noted."""
+RENEW = (
+    "Then start the name server: the witness goes on as another cluster, and the leader, which knows better, writes "
+    "its keys again"
+)
 
 
 class DiskFull(Exception):
@@ -107,12 +118,20 @@ class Journal:
         """The incomplete entry that was found at the end, if any."""
         self.is_new = False
         """Whether the folder had no journal."""
+        self.renewed: str | None = None
+        """Why the cluster got another id; None if it has the one that it had."""
         self._fd = -1
+        self._number = self._generation = 0
+        self.state = KeysAndLeases()
+        self._path = folder
+        self._counted: CountedFile | None = None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._lock()
+            self._counted = CountedFile(folder)
             self._open()
+            self._check_count(self._counted)
         except BaseException:  # of any kind: no file stays open, and the caller sees it
             self.close()
             raise
@@ -134,22 +153,58 @@ class Journal:
         else:
             self._create()
 
+    def _check_count(self, counted: CountedFile) -> None:
+        """The cluster gets another id if the journal lacks what was answered. Then all that is here counts."""
+        was_counted = self._marks()[1:] == [COUNTED_MARK]
+        newest = Counted(self.cluster_id, self._number)
+        if self.is_new:
+            reason = None
+        elif not counted.is_there:
+            reason = "the number of its last answered entry is gone" if was_counted else None
+        elif None in counted.read:
+            reason = "the number of its last answered entry cannot be read"
+        elif any(each.cluster_id != self.cluster_id for each in counted.read if each is not None):
+            reason = "the last answers were of another cluster"
+        else:
+            number = max(each.number for each in counted.read if each is not None)
+            is_behind = number > self._number
+            reason = f"entry {number} was answered, and its last one is {self._number}" if is_behind else None
+        if reason is None:
+            counted.write(newest)
+            self._mark()
+        else:
+            self.renew(reason)
+
+    def _marks(self) -> list[str]:
+        """What the lock file says: the cluster's id, and whether answers are counted."""
+        return os.pread(self._lock_fd, 100, 0).decode("ascii", "replace").split()
+
+    def _mark(self) -> None:
+        os.ftruncate(self._lock_fd, 0)
+        os.pwrite(self._lock_fd, f"{self.cluster_id:x} {COUNTED_MARK}\n".encode(), 0)
+        os.fsync(self._lock_fd)
+
+    def renew(self, reason: str) -> None:
+        """Give the cluster another id, with the keys that are here. Raises OSError, JournalError."""
+        assert self._counted is not None, "it is open"
+        before = self._path
+        self.cluster_id = secrets.randbits(62) + 1
+        self.renewed = reason
+        self._begin(self.state)
+        before.unlink()
+        self._counted.write(Counted(self.cluster_id, self._number))
+        self._mark()
+
     def _create(self) -> None:
-        known = os.pread(self._lock_fd, 100, 0).decode("ascii", "replace").strip()
+        known = self._marks()
         if known:
             raise JournalError(
-                f"{self._folder} had the journal of the cluster {known}, and has none now. Put the file {NAME}… back. "
-                f"If it is lost, stop all nodes, delete {self._folder / 'lock'}, and start again: the witness then "
-                "begins as a new cluster without keys"
+                f"{self._folder} had the journal of the cluster {known[0]}, and has none now. Leave the nodes running. "
+                f"Put a copy of the file {NAME}… back, or delete {self._folder / 'lock'} to begin without keys. {RENEW}"
             )
         self.is_new = True
         self.cluster_id = secrets.randbits(62) + 1
-        self.state = KeysAndLeases()
-        self._number = 0
-        self._generation = 0
         self._begin(self.state)
-        os.pwrite(self._lock_fd, f"{self.cluster_id:x}\n".encode(), 0)
-        os.fsync(self._lock_fd)
 
     def _begin(self, state: KeysAndLeases) -> None:
         """Write a new file, which begins with this state, and use it from now on.
@@ -233,9 +288,8 @@ class Journal:
 
     def _damaged(self, offset: int) -> JournalError:
         return JournalError(
-            f"{self._path} is damaged at byte {offset}. Nothing was changed. Put back a sound copy of this file. If "
-            f"there is none, stop all nodes, move {self._folder} away, and start again: the witness then begins as a "
-            "new cluster without keys, and the epochs on the nodes' own disks keep an old one from leading"
+            f"{self._path} is damaged at byte {offset}. Nothing was changed. Leave the nodes running. Put back a sound "
+            f"copy of this file, also an old one, or move {self._folder} away to begin without keys. {RENEW}"
         )
 
     def _cut_tail(self, data: bytes) -> None:
@@ -260,13 +314,22 @@ class Journal:
         try:
             _write_all(self._fd, entry, self._end)
         except OSError as error:
-            os.ftruncate(self._fd, self._end)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise DiskFull(os.strerror(error.errno)) from error
-            raise
+            self._take_back(error)
         os.fdatasync(self._fd)
+        try:
+            assert self._counted is not None, "it is open"
+            self._counted.write(Counted(self.cluster_id, self._number + 1))
+        except OSError as error:
+            self._take_back(error)
         self._end += len(entry)
         self._number += 1
+
+    def _take_back(self, error: OSError) -> Never:
+        """The entry is not to be answered. Raises DiskFull, or the error."""
+        os.ftruncate(self._fd, self._end)
+        if error.errno in FULL:
+            raise DiskFull(os.strerror(error.errno)) from error
+        raise error
 
     @property
     def is_long(self) -> bool:
@@ -292,6 +355,9 @@ class Journal:
             if fd >= 0:
                 os.close(fd)
         self._fd = self._lock_fd = -1
+        if self._counted is not None:
+            self._counted.close()
+            self._counted = None
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:

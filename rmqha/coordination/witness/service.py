@@ -168,6 +168,12 @@ class WitnessService(Service):
                 event=Event.WITNESS_TAIL_CUT,
                 kept=str(cut.kept),
             )
+        if self._journal.renewed is not None:
+            self._log.error(
+                "the journal of the witness is older than what was answered ({reason}): it goes on as another cluster",
+                event=Event.WITNESS_RENEWED,
+                reason=self._journal.renewed,
+            )
         if self._journal.is_new:
             self._log.warn(
                 "the witness begins in {folder} as a new cluster, without keys",

@@ -104,11 +104,15 @@ class ClusterOracle(FailoverOracle):
         self.leaders: dict[int, str] = {}
         """Who has answered PUT_OK in each epoch."""
         self.takeovers = 0
+        self.is_unseen = False
+        """Whether a node has led from keys of which nobody who was there knew that they were too old."""
         self._lost_at: dict[str, float] = {}
         self._sync = SyncSet(0, "")
         """What it holds, as far as a leader of that epoch has written it."""
         self._begun = 0
         """The epoch of the newest leader."""
+        self._leads = ""
+        """Who that is."""
         self._served: dict[tuple[str, int], int] = {}
         """Up to where consumers may have read of a node's log in an epoch."""
 
@@ -164,6 +168,10 @@ class ClusterOracle(FailoverOracle):
         keeper = node.agent.sync_set
         now = self._simulation.clock.seconds()
         written = bytes(self.written_by(node)[start:end])
+        if self._begun > node.leadership.epoch and not self.is_unseen and not self._simulation.forced:
+            newest = self._simulation.nodes[self._leads]
+            if self._bytes(newest, start, end) != written:
+                raise Violation(f"{node.name} promises {what}, and {newest.name} leads already, without it")
         for name in node.leadership.required:
             assert keeper is not None, "it says who is required"
             other = self._simulation.nodes[name]
@@ -212,7 +220,7 @@ class ClusterOracle(FailoverOracle):
         end = promotion.end
         for promised in self.safe:
             if promised.end > end or self._bytes(node, promised.start, promised.end) != promised.written:
-                if self._simulation.forced != node.name:
+                if self._simulation.forced != node.name and not self._nobody_knew():
                     raise Violation(
                         f"{promised.what} was safe on {sorted(promised.holders)}; {node.name} leads without it"
                     )
@@ -224,8 +232,14 @@ class ClusterOracle(FailoverOracle):
         last_epoch = read_epochs(node.configured.store_path_root_dir, node.disk)[-1]
         if (last_epoch.epoch, last_epoch.start) != (promotion.epoch, end):
             raise Violation(f"{node.name} leads in epoch {promotion.epoch}, and its list ends with {last_epoch}")
-        self._begun = promotion.epoch
+        self._begun, self._leads = promotion.epoch, node.name
         self.look_at_sync(self._simulation.view().sync)
+
+    def _nobody_knew(self) -> bool:
+        """Whether the coordinator had gone back, and neither the new leader nor a node that was there could tell it."""
+        truth = self._simulation.coordinator.truth
+        self.is_unseen |= truth.has_lost and not truth.knowers
+        return truth.has_lost and not truth.knowers
 
     def look_at_sync(self, sync: SyncSet | None) -> None:
         """Who holds every message from now on, if the leader has begun to lead whose word that is.
@@ -285,8 +299,8 @@ class Cluster(Failover):
         self.forced = ""
         """The node that an operator has made the leader, even with a shorter log."""
         self.ambush: Ambush | None = None
-        self._seen_sync: tuple[int, KeyValue | None] = 1, None
-        """The coordinator's id, and ``sync``, when they were last looked at."""
+        self._seen_sync: tuple[int, KeyValue | None] = 0, None
+        """How often the coordinator had gone back, and ``sync``, when they were last looked at."""
         super().__init__(config, seed)
         self.coordinator = SimCoordinator(self.clock, self.network, self.random, self.say)
         self.members = [node for node in self.slaves if isinstance(node, ClusterNode)]
@@ -338,7 +352,7 @@ class Cluster(Failover):
             ambush.spring()
 
     def _look_at_sync(self) -> None:
-        before, id_ = self._seen_sync, self.coordinator.cluster_id
+        before, id_ = self._seen_sync, self.coordinator.truth.times_back
         held = self.coordinator.state.keys.get(PREFIX + SYNC)
         if before == (id_, held):
             return
@@ -361,7 +375,7 @@ class Cluster(Failover):
             and leadership.is_held()
         ]
         is_true = all(TRUE_RATES[0] <= rate <= TRUE_RATES[1] for rate in self._rates.values())
-        if len(holders) > 1 and is_true and not self.forced and self.coordinator.cluster_id == 1:
+        if len(holders) > 1 and is_true and not self.forced and not self.coordinator.truth.times_back:
             raise Violation(f"{' and '.join(holders)} hold the right to lead at the same time")
 
     def _without_power(self, node: SimNode) -> None:
@@ -452,6 +466,7 @@ class Cluster(Failover):
         self.say("operator", f"orders {order.value} {to}{' by force' if force else ''}")
         if force:
             self.forced = to
+            self.coordinator.truth.settled()
         self.coordinator.transact([], [PutKey(PREFIX + REQUEST, encode(request))])
 
     @property

@@ -84,7 +84,7 @@ class ClusterWalk(Steps):
             {self._lose_power: 1.0, self._lose_all_power: 0.2},
             {self._freeze: 1.0},
             {self._cut: 1.0, self._block: 2.0, self._isolate: 1.0, self._mute: 0.7},
-            {self._coordinator_down: 0.7, self._break_watches: 0.5, self._roll_back: 0.1},
+            {self._coordinator_down: 0.7, self._break_watches: 0.5, self._roll_back: 0.1, self._go_back: 0.2},
             {self._switch_over: 1.0, self._set_wall_clock: 0.3, self._fill_disk: 0.5, self._save: 0.3},
         ]
 
@@ -327,6 +327,20 @@ class ClusterWalk(Steps):
         else:
             self.simulation.coordinator.roll_back()
 
+    def _go_back(self) -> None:
+        """Under the same id. Nodes start again before, meanwhile and after, or not."""
+        coordinator, members = self.simulation.coordinator, self.simulation.members
+        for node in members:
+            if self.random.random() < 0.3:
+                self.simulation.kill(node.name)
+        if self.random.random() < 0.3:
+            self.simulation.start(self._any().name)
+        coordinator.roll_back(is_same=True)
+        for node in self.random.sample(members, len(members)):
+            self._start_perhaps(node.name)
+            if self.random.random() < 0.3:
+                self._let_run_for(self.random.choice((1.0, 5.0, 20.0)))
+
     # The end
 
     def _end(self) -> None:
@@ -347,6 +361,8 @@ class ClusterWalk(Steps):
         simulation.start()
         if not simulation.wait(self._is_led, LEADER_SECONDS):
             self._help()
+        if not simulation.wait(lambda: not self._doubtful(), LEADER_SECONDS):
+            self._decide()
         for _ in range(3):
             leader = simulation.leading
             if leader is not None:
@@ -371,14 +387,28 @@ class ClusterWalk(Steps):
         """An operator must name the leader if the coordinator has lost its keys; else a node must have been found."""
         simulation = self.simulation
         view = simulation.view()
-        known = max(node.agent.known_epoch for node in simulation.members if node.agent is not None)
-        doubtful = [node for node in simulation.members if node.agent is not None and node.agent.doubts_keys]
-        if known <= view.epoch and not doubtful:
+        known = max(node.agent.known.epoch for node in simulation.members if node.agent is not None)
+        if known <= view.epoch and not self._doubtful():
             raise Violation(f"no node leads {LEADER_SECONDS:g} s after the faults: {simulation.standing()}")
         best = max((node for node in simulation.members if node.runs), key=lambda node: node.log.verified_offset)
         simulation.order(Order.FAILOVER, best.name, force=True)
         if not simulation.wait(self._is_led, LEADER_SECONDS):
             raise Violation(f"the operator's order leads to nothing: {simulation.standing()}")
+
+    def _doubtful(self) -> list[ClusterNode]:
+        """The nodes that know more than the coordinator's keys say."""
+        return [node for node in self.simulation.members if node.agent is not None and node.agent.doubts_keys]
+
+    def _decide(self) -> None:
+        """A node leads without what another one knows: an operator says that its messages count, and all follow it."""
+        simulation = self.simulation
+        if not simulation.judge.is_unseen and not simulation.forced:
+            raise Violation(f"a node doubts, and nobody has led from keys that were too old: {simulation.standing()}")
+        leader = simulation.leading
+        assert leader is not None
+        simulation.order(Order.FAILOVER, leader.name, force=True)
+        if not simulation.wait(lambda: not self._doubtful() and self._is_led(), LEADER_SECONDS):
+            raise Violation(f"the operator's order does not end the doubt: {simulation.standing()}")
 
     def _all_equal(self) -> bool:
         simulation = self.simulation

@@ -1,10 +1,14 @@
 """A coordinator in the simulation: its keys and leases are real, and requests and answers are on their way in steps.
 
 A request that was given up may still be done later, as in a real network. Requests and answers keep no order.
+
+It can go back to an older copy of its keys, under its id or under another one. ``Truth`` notes what each node has acted
+on. It does not ask the node.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -25,6 +29,7 @@ from rmqha.coordination.interface import (
     TransactionResult,
 )
 from rmqha.coordination.state import KeysAndLeases
+from rmqha.failover.keys import LEADER, SYNC
 from rmqha.testing.keystore import KeyStore
 from rmqha.testing.sim.network import Network
 from rmqha.testing.sim.process import Process, SortedClock
@@ -115,6 +120,64 @@ class Watch:
             self.process.call(self._ended, CoordinatorUnavailable("the watch broke"))
 
 
+class Truth:
+    """Which writes of ``sync`` each node has acted on, and which of them the coordinator has lost under its old id.
+
+    A node acts on what it has read with its next question or transaction. No process has to remember it.
+    """
+
+    def __init__(self) -> None:
+        self.write = 0
+        """The number of the write that the coordinator holds."""
+        self.times_back = 0
+        """How often it has gone back."""
+        self.knowers: frozenset[str] = frozenset()
+        """When a leader was named last: it, and the registered nodes, as far as they knew of a lost write."""
+        self._writes = 0
+        self._acted: dict[str, set[int]] = {}
+        self._lost: set[int] = set()
+        self._registered: dict[str, int] = {}
+
+    def written(self) -> None:
+        """``sync`` was written."""
+        self._writes += 1
+        self.write = self._writes
+
+    def gone_back(self, write: int, is_same: bool) -> None:
+        """The coordinator holds this write again, under the same id or under another one."""
+        if is_same:
+            self._lost |= set(range(write + 1, self._writes + 1))
+        self.write = write
+        self.times_back += 1
+
+    def acts(self, name: str, write: int) -> None:
+        """The node has read this write, and goes on."""
+        self._acted.setdefault(name, set()).add(write)
+
+    def registers(self, name: str, times_back: int) -> None:
+        """A node's own key is written. It had read the keys when the coordinator had gone back ``times_back`` times."""
+        self._registered[name] = times_back
+
+    def named(self, name: str) -> None:
+        """The node's key as the leader is written."""
+        there = {other for other, times in self._registered.items() if times == self.times_back} | {name}
+        self.knowers = frozenset(other for other in there if self._lost & self._acted.get(other, set()))
+
+    def settled(self) -> None:
+        """An operator has decided, or the leader that knows all has written its keys again."""
+        self._lost.clear()
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether the coordinator holds older keys than those that a node has acted on, under the same id."""
+        return bool(self._lost & set().union(*self._acted.values()))
+
+    def knows_all(self, name: str) -> bool:
+        """Whether the node has acted on each lost write that any node has acted on."""
+        acted: set[int] = set().union(*self._acted.values())
+        return self._lost & acted <= self._acted.get(name, set())
+
+
 class SimCoordinator(KeyStore):
     """The coordinator, and what is on the way to it and from it."""
 
@@ -125,7 +188,8 @@ class SimCoordinator(KeyStore):
         self.say = say
         self.calls: list[Call] = []
         self.watches: list[Watch] = []
-        self._copies: list[KeysAndLeases] = []
+        self.truth = Truth()
+        self._copies: list[tuple[KeysAndLeases, int]] = []
 
     def client(self, process: Process) -> "SimClient":
         """A client for this process."""
@@ -142,6 +206,8 @@ class SimCoordinator(KeyStore):
 
     def changed(self, changes: tuple[Change, ...]) -> None:
         """The changes are on their way to the watches."""
+        if any(change.key.endswith(f"/{SYNC}") for change in changes):
+            self.truth.written()
         for watch in self.watches:
             found = [change for change in changes if change.key.startswith(watch.prefix)]
             if found:
@@ -204,22 +270,29 @@ class SimCoordinator(KeyStore):
 
     def save(self) -> None:
         """An operator keeps a copy of its keys."""
-        self._copies.append(self.state.copy())
+        self._copies.append((self.state.copy(), self.truth.write))
 
-    def roll_back(self) -> bool:
-        """It is set back to a copy, or to nothing: a new cluster, as etcd makes of a snapshot. False without a copy."""
+    def roll_back(self, is_same: bool = False) -> bool:
+        """It is set back to a copy. False without one.
+
+        With ``is_same`` it keeps its id, as a journal or a disk does that is put back. Else it is a new cluster.
+        """
         if not self._copies:
             return False
-        self._set(self._random.choice(self._copies).copy())
+        state, write = self._random.choice(self._copies)
+        self._set(state.copy(), write, is_same)
         return True
 
     def lose_all(self) -> None:
         """Its disk is gone."""
-        self._set(KeysAndLeases())
+        self._set(KeysAndLeases(), 0, False)
 
-    def _set(self, state: KeysAndLeases) -> None:
-        self.say(COORDINATOR, f"is set back from revision {self.state.revision} to {state.revision}")
-        self.cluster_id += 1
+    def _set(self, state: KeysAndLeases, write: int, is_same: bool) -> None:
+        what = "goes back under its id" if is_same else "is set back"
+        self.say(COORDINATOR, f"{what} from revision {self.state.revision} to {state.revision}")
+        if not is_same:
+            self.cluster_id += 1
+        self.truth.gone_back(write, is_same)
         self.calls = [call for call in self.calls if call.is_done]
         self.break_watches()
         self.start_again(state)
@@ -235,6 +308,8 @@ class SimClient:
         self._coordinator = coordinator
         self._process = process
         self.cluster_id: int | None = None
+        self._read: tuple[int, int] | None = None
+        """The write of ``sync`` that was read last, and how often the coordinator had gone back then."""
 
     def _call(self, what: str, do: Callable[[], Any]) -> Deferred[Any]:
         def do_and_note() -> tuple[int, Any]:
@@ -254,6 +329,11 @@ class SimClient:
             raise result
         return result
 
+    def _goes_on(self) -> None:
+        """The process asks for more: it has acted on what it has read."""
+        if self._read is not None:
+            self._coordinator.truth.acts(self._process.name, self._read[0])
+
     def grant(self, ttl: int) -> Deferred[int]:
         return self._call("grant", lambda: self._coordinator.grant(ttl))
 
@@ -267,11 +347,43 @@ class SimClient:
         return self._call("revoke", lambda: self._coordinator.revoke(lease))
 
     def range(self, prefix: str) -> Deferred[Snapshot]:
-        return self._call("range", lambda: self._coordinator.range(prefix))
+        self._goes_on()
+        truth = self._coordinator.truth
+
+        def heard(answer: tuple[Snapshot, tuple[int, int]]) -> Snapshot:
+            found, self._read = answer
+            return found
+
+        return self._call(
+            "range", lambda: (self._coordinator.range(prefix), (truth.write, truth.times_back))
+        ).addCallback(heard)
 
     def transact(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> Deferred[TransactionResult]:
+        self._goes_on()
         what = ", ".join(each.key.rsplit("/", 1)[-1] for each in writes)
-        return self._call(f"transaction of {what}", lambda: self._coordinator.transact(compares, writes))
+        return self._call(f"transaction of {what}", partial(self._transact, compares, writes, self._read)).addCallback(
+            self._heard
+        )
+
+    def _transact(
+        self, compares: Sequence[Compare], writes: Sequence[Put | Delete], read: tuple[int, int] | None
+    ) -> tuple[TransactionResult, int]:
+        truth, name = self._coordinator.truth, self._process.name
+        done = self._coordinator.transact(compares, writes)
+        put = {each.key.rsplit("/", 1)[-1] for each in writes if isinstance(each, Put)} if done.succeeded else set()
+        if name in put and read is not None:
+            truth.registers(name, read[1])
+        if LEADER in put:
+            if truth.knows_all(name):
+                truth.settled()
+            truth.named(name)
+        return done, truth.write if SYNC in put else 0
+
+    def _heard(self, answer: tuple[TransactionResult, int]) -> TransactionResult:
+        done, write = answer
+        if write:
+            self._coordinator.truth.acts(self._process.name, write)
+        return done
 
     def watch(
         self,

@@ -1,0 +1,65 @@
+"""Real nodes whose coordinator is put back from an older copy, as docs/failover.md says. No message is lost."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmqha.events import Event
+from rmqha.testing.etcd import EtcdCluster
+from tests.coordination.backends import need_etcd
+from tests.failover.cluster import Surroundings, running_cluster
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.process, pytest.mark.story]
+
+
+def test_an_old_journal_of_the_witness_lets_nobody_lead_who_knows_less(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        last, other = cluster.pair()
+        witness = cluster.witness
+        load = cluster.load()
+        load.wait_for_more()
+        shutil.copytree(witness.witness_folder, tmp_path / "copy")
+        other.kill()
+        cluster.wait_for_sync(last.name)
+        load.wait_for_more()
+        load.stop()
+        last.stop()
+        witness.stop()
+        shutil.rmtree(witness.witness_folder)
+        shutil.copytree(tmp_path / "copy", witness.witness_folder)
+        witness.start()
+        witness.wait_for_event(Event.WITNESS_RENEWED)
+        other.start()
+        wait_until(lambda: f"start {last.name}" in str(other.failover.get("reason")), "the doubt")
+        shown = cluster.order("show")
+        assert shown.returncode == 7
+        assert f"Start {last.name}, and the node with most of the log leads" in shown.stdout
+        assert other.ask("/cluster")[0] == 503
+        last.start()
+        cluster.wait_for_sync(last.name, other.name)
+        cluster.assert_nothing_is_lost(load)
+
+
+def test_an_etcd_that_was_put_back_gets_its_keys_from_the_leader(tmp_path: Path) -> None:
+    need_etcd()
+    with EtcdCluster(tmp_path / "etcd") as etcd, running_cluster(tmp_path, "ab", Surroundings(etcd=etcd)) as cluster:
+        first, second = cluster.pair()
+        load = cluster.load()
+        load.wait_for_more()
+        etcd.save_copy(tmp_path / "copy")
+        second.kill()
+        cluster.wait_for_sync(first.name)
+        second.start()
+        cluster.wait_for_sync(first.name, second.name)
+        for _ in range(2):  # each start begins a new raft term
+            etcd.stop()
+            etcd.start()
+            cluster.mend()
+        etcd.put_copy_back(tmp_path / "copy")
+        first.wait_for_event(Event.FAILOVER_KEYS_WRITTEN)
+        first.wait_for_event(Event.COORDINATOR_WENT_BACK)
+        cluster.mend()
+        assert cluster.leader is first
+        cluster.change_leader(first, second, load)
