@@ -188,6 +188,7 @@ class Overview:
         """The members that do not run, and that are not forgotten."""
         return away_members(self.view)
 
+    @property
     def _what_follows(self) -> str:
         """What happens if the leader stays silent."""
         ends = f"Its lease ends in {self.lease_seconds} s"
