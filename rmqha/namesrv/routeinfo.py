@@ -252,6 +252,13 @@ class RouteInfoManager:
             carriers.add(broker.name)
         broker.topics[topic.topic_name] = _Queues.of(topic)
 
+    def register_topic(self, broker_name: str, topic: TopicConfig) -> None:
+        """Add or change one topic of a broker whose master is registered. Raises RequestRefused."""
+        broker = self._brokers.get(broker_name)
+        if broker is not None and MASTER_ID in broker.addresses:
+            self._take_topic(broker, topic)
+            broker.young.add(topic.topic_name)
+
     def _end_topic(self, broker: _Broker, topic: str) -> None:
         """The broker has this topic no more. Another one may have registered under its name meanwhile."""
         del broker.topics[topic]

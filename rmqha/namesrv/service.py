@@ -31,12 +31,13 @@ from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
 from rmqha.steps import Steps
 from rmqha.store.log.flush import RunInThread
-from rmqha.store.metadata import DataVersion
+from rmqha.store.metadata import DataVersion, TopicConfig
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.fastjson import dumps_compact, dumps_strict, loads_request
+from rmqha.wire.fastjson import dumps_compact, dumps_strict, loads_lenient, loads_request
 
 FIRST_SCAN_SECONDS = 5.0
 SCAN_SECONDS = 10.0
+MAX_QUEUE_DATAS = 16
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
@@ -123,6 +124,7 @@ class NameServerService(Service):
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda _, __: _content(self.route_info.system_topic_list()),
             code.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
             code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            code.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
             code.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
             code.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
             code.PUT_KV_CONFIG: self._put_kv_config,
@@ -190,6 +192,23 @@ class NameServerService(Service):
             ext_fields={} if master is None else {"masterAddr": master[0], "haServerAddr": master[1]},
             body=dumps_compact({"table": order_topics}) if order_topics else b"",
         )
+
+    def _register_topic(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
+        """A broker of 5.x with enableSingleTopicRegister sends a new topic so."""
+        name, peer = Header(request).text("topic"), Peer.of(connection)
+        try:
+            content = loads_lenient(request.body)
+            queues = [
+                (str(each["brokerName"]), _topic_of(name, each)) for each in content["queueDatas"][:MAX_QUEUE_DATAS]
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise refused(f"the body is not a route: {error!r}") from error
+        for broker_name, _ in queues:
+            if not self.route_info.is_member(broker_name, peer):
+                raise self._refused(peer, "it may not register topics of brokers of others")
+        for broker_name, topic in queues:
+            self.route_info.register_topic(broker_name, topic)
+        return RemotingCommand(ResponseCode.SUCCESS)
 
     def _closed(self, connection: RemotingProtocol) -> None:
         self._connections.discard(connection)
@@ -301,6 +320,12 @@ class NameServerService(Service):
         if not table:
             raise RequestRefused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}")
         return _content({"table": table})
+
+
+def _topic_of(name: str, queue_data: Any) -> TopicConfig:
+    """Raises ValueError, KeyError, TypeError."""
+    read, write, perm = (int(queue_data[field]) for field in ("readQueueNums", "writeQueueNums", "perm"))
+    return TopicConfig(name, read, write, perm, topic_sys_flag=int(queue_data.get("topicSysFlag", 0)))
 
 
 def _read_registration(request: RemotingCommand) -> Steps[Registration]:

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import pytest
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import succeed
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
@@ -529,6 +530,7 @@ OF_A_NAME_SERVER: dict[int, Worst | list[Worst]] = {
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: Worst(),
     RequestCode.GET_TOPICS_BY_CLUSTER: Worst({"cluster": "c"}),
     RequestCode.DELETE_TOPIC_IN_NAMESRV: Worst({"topic": "shared"}),
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: Worst({"topic": "t"}, as_json({"queueDatas": [{}] * 15_000})),
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: Worst({"brokerName": "b0"}),
     RequestCode.ADD_WRITE_PERM_OF_BROKER: Worst({"brokerName": "b0"}),
     RequestCode.PUT_KV_CONFIG: Worst({"namespace": "n", "key": "k", "value": LONG_TEXT[:200_000]}),
@@ -543,7 +545,12 @@ BROKERS = 500
 
 
 class NameServerTests(EveryCodeTestCase):
-    """A name server's requests, with 500 brokers and 20,000 topics."""
+    """A name server's requests, with 500 brokers and 20,000 topics, from a machine that may administer."""
+
+    def connect(self, processors: Processors, limits: RemotingLimits) -> LineTransport:
+        line = super().connect(processors, limits)
+        line.peerAddr = IPv4Address("TCP", "127.0.0.1", 4711)
+        return line
 
     @pytest.mark.long
     def test_no_request_holds_the_reactor(self) -> None:

@@ -57,7 +57,7 @@ from tests.interop.rocketmq import (
     free_ports,
 )
 from tests.interop.test_java_master import spoil
-from tests.interop.test_namesrv import wait_for_brokers
+from tests.interop.test_namesrv import TOPIC_FIELDS, wait_for_brokers
 from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.story
@@ -69,20 +69,11 @@ TABLES: dict[type[ConfigTable], int] = {
 }
 HALF_PROGRESS = {"consumerGroup": TRANSACTION_GROUP, "topic": HALF_TOPIC, "queueId": "0"}
 """How far the check of transactions has come."""
-TOPIC = {
-    "defaultTopic": "TBW102",
-    "readQueueNums": "2",
-    "writeQueueNums": "2",
-    "perm": "6",
-    "topicFilterType": "SINGLE_TAG",
-    "topicSysFlag": "0",
-    "order": "false",
-}
 
 
 def create_topic(broker: Broker, topic: str, attributes: str = "") -> None:
     """As ``mqadmin updateTopic -a`` of 5.x."""
-    ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC, "topic": topic, "attributes": attributes})
+    ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, {**TOPIC_FIELDS, "topic": topic, "attributes": attributes})
 
 
 def opened_by_java(master: Broker, slave: RmqhaNode, work: Path, brokers: ExitStack) -> Broker:

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import orjson
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.admission.allowlist import AllowList
@@ -140,6 +141,27 @@ class OwnerTests(PeersTestCase):
         self.ok(self.connect(HOST), RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
         route = self.server.route_info.route_info("T")
         self.assertEqual([each["brokerName"] for each in route["brokerDatas"]] if route else [], ["broker-b"])
+
+    def test_a_broker_of_5_may_register_one_topic_alone_and_nobody_else_may(self) -> None:
+        queues = {"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6, "topicSysFlag": 0}
+        body = orjson.dumps({"brokerDatas": [], "queueDatas": [queues]})
+        self.stranger.send(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "One"}, body)
+        self.assert_refused(self.stranger, STRANGER)
+        self.ok(self.broker, RequestCode.REGISTER_TOPIC_IN_NAMESRV, body, topic="One")
+        self.ok(self.broker, RequestCode.REGISTER_BROKER, BODY, **MASTER)  # it was on its way before
+        route = self.server.route_info.route_info("One")
+        self.assertEqual(route["queueDatas"] if route else None, [queues])
+        for wrong in (
+            b"",
+            b"[]",
+            b"{}",
+            b'{"queueDatas":[{}]}',
+            b'{"queueDatas":5}',
+            b'{"queueDatas":[{"brokerName":"b"}]}',
+        ):
+            self.broker.send(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "One"}, wrong)
+            (answer,) = self.broker.answers()
+            self.assertEqual(answer.code, ResponseCode.SYSTEM_ERROR, wrong)
 
     def test_this_machine_administers_all(self) -> None:
         self.ok(self.connect(OWN_HOST), RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")

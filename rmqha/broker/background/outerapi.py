@@ -13,7 +13,8 @@ from typing import Any
 from zlib import crc32
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
+from twisted.internet.error import DNSLookupError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -46,6 +47,7 @@ QUERY_DATA_VERSION_TIMEOUT_SECONDS = 3.0
 UNREGISTER_TIMEOUT_SECONDS = 3.0
 LOOK_TIMEOUT_SECONDS = 3.0
 ABSENT_LOOKUPS = 3
+"""A machine behind a name server's name is left after this many lookups in a row without it."""
 LOOKS_THAT_CLEAR_A_RIVAL = 3
 """A rival counts as gone after this many looks in a row that find our own address."""
 MAX_CLUSTER_BYTES = 1024 * 1024
@@ -416,11 +418,13 @@ class NameServerGroup(Service):
             self._looking = Deferred.fromCoroutine(self._follow())
             self._looking.addBoth(self._looked_up)
 
-    def _looked_up(self, _: object) -> None:
+    def _looked_up(self, result: object) -> object:
         self._looking = None
         for link in self.links if self.running else ():
             if not link.running:
                 link.startService()
+        is_expected = not isinstance(result, Failure) or result.check(DNSLookupError, CancelledError) is not None
+        return None if is_expected else result
 
     async def _follow(self) -> None:
         """Raises what a lookup raises: then all stay as they are. A connection to the name says why it fails."""
