@@ -37,6 +37,11 @@ def _split_host_port(address: str) -> tuple[str, int] | None:
     return (host, int(port)) if host and ":" not in host else None
 
 
+def host_and_port(host: str, port: int) -> str:
+    """``host:port``, or ``[v6]:port``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def make_endpoint(reactor: Any, address: str, tls: ClientTLS | None = None) -> "CancellableEndpoint":
     """Make an endpoint from ``host:port`` or a Twisted client endpoint string. Raises ValueError.
 

@@ -45,6 +45,7 @@ from rmqha.broker.tables.locks import RebalanceLockManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.endpoints import host_and_port
 from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
 from rmqha.services import OrderedServices
@@ -181,8 +182,8 @@ class BrokerService(OrderedServices):
         self.now_ms = now_ms
         self.is_slave = store.is_slave
         self.broker_id = (settings.broker_id or FIRST_SLAVE_ID) if self.is_slave else MASTER_ID
-        self.broker_ip1 = settings.broker_ip1 or default_ip(surroundings.bind_address)
-        self.broker_ip2 = settings.broker_ip2 or self.broker_ip1
+        self.broker_ip1 = settings.broker_ip1.strip("[]") or default_ip(surroundings.bind_address)
+        self.broker_ip2 = settings.broker_ip2.strip("[]") or self.broker_ip1
         self.store_host = resolved(self.broker_ip1, settings.listen_port)
         self._ha_port = settings.ha_port
         folder = store.root / CONFIG_FOLDER
@@ -278,12 +279,12 @@ class BrokerService(OrderedServices):
     @property
     def broker_addr(self) -> str:
         """The address for clients, as registered with name servers: brokerIP1 and the main port."""
-        return f"{self.broker_ip1}:{self.store_host.port}"
+        return host_and_port(self.broker_ip1, self.store_host.port)
 
     @property
     def ha_server_addr(self) -> str:
         """The address for slaves: brokerIP2 and the HA port."""
-        return f"{self.broker_ip2}:{self._ha_port}"
+        return host_and_port(self.broker_ip2, self._ha_port)
 
     def _master_found(self, addresses: MasterAddresses) -> None:
         if self.registrant.epoch is not None:
