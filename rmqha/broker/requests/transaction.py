@@ -368,7 +368,8 @@ class Decisions:
         key = half.properties.get(UNIQUE_KEY)
         if key is None:
             return []
-        return (yield from self._reader.query_message_in_steps(topic, key, MAX_WITH_A_KEY, since, LATEST_MS))
+        query = self._reader.query_message_in_steps
+        return (yield from query(topic, key, MAX_WITH_A_KEY, since, LATEST_MS, only_confirmed=False))
 
 
 class TransactionalMessageService(PeriodicService):
