@@ -615,7 +615,7 @@ class TransactionalMessageService(PeriodicService):
                 record = None if queue is None else self._store.reader.message_in(queue, offset)
                 half = None if record is None else HalfMessage.from_record(record)
                 if half is not None and not await self._is_decided(half):
-                    producer = self._producers.available(half.producer_group)
+                    producer = self._producer_of(half)
                     if producer is None and is_early:
                         continue
                     if not await self._act(half, half.verdict(self.settings, self._now_ms()), producer):
@@ -655,7 +655,7 @@ class TransactionalMessageService(PeriodicService):
         if operations.read_more(offset):
             return True
         if not await self._is_decided(half):
-            producer = self._producers.available(half.producer_group) if verdict is Verdict.CHECK else None
+            producer = self._producer_of(half) if verdict is Verdict.CHECK else None
             if verdict is Verdict.CHECK and producer is None and len(self._unasked) < MAX_UNASKED:
                 self._set_aside(half)
             elif not await self._act(half, verdict, producer):
@@ -740,6 +740,10 @@ class TransactionalMessageService(PeriodicService):
             status=result.status.name,
         )
         return result.is_stored or result.status in NEVER_STORED
+
+    def _producer_of(self, half: HalfMessage) -> RemotingProtocol | None:
+        """A producer of its group that can be asked, the next one each time; None if there is none."""
+        return self._producers.available(half.producer_group)
 
     def _tell_no_producer(self, half: HalfMessage) -> None:
         self._log.warn(
