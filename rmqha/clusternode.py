@@ -23,6 +23,7 @@ from rmqha import __version__
 from rmqha.broker.service import FIRST_SLAVE_ID
 from rmqha.connecting import reason_of
 from rmqha.coordination.interface import ICoordinator
+from rmqha.endpoints import host_and_port
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.failover.agent import FailoverAgent, Identity, Times
@@ -197,7 +198,7 @@ class ClusterNode(Node):
         http = self._plan.http
         if http is None or not http.port:
             return ""
-        return f"{host if http.address in ANY_ADDRESSES else http.address}:{http.port}"
+        return host_and_port(host if http.address in ANY_ADDRESSES else http.address, http.port)
 
     async def read_known(self) -> Known:
         known: Known = await self._on_disk(read_known, self._root)

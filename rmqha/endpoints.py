@@ -61,6 +61,11 @@ def _split_host_port(address: str) -> tuple[str, int] | None:
     return (host, int(port)) if host and ":" not in host else None
 
 
+def host_and_port(host: str, port: int) -> str:
+    """``host:port``, or ``[v6]:port``."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def split_addresses(text: str) -> list[str]:
     """The addresses of name servers as people write them: with semicolons between them."""
     return [address.strip() for address in text.split(";") if address.strip()]

@@ -56,6 +56,7 @@ from rmqha.broker.tables.locks import RebalanceLockManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.endpoints import host_and_port
 from rmqha.events import Event
 from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
@@ -165,11 +166,6 @@ def resolved(address: str, port: int) -> Host:
         return Host.parse(address, port)
     except ValueError:
         return Host.parse(socket.gethostbyname(address), port)
-
-
-def address_text(host: str, port: int) -> str:
-    """``host:port``, with brackets around an address of IPv6."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class BrokerService(OrderedServices):
@@ -346,12 +342,12 @@ class BrokerService(OrderedServices):
     @property
     def broker_addr(self) -> str:
         """The address for clients, as registered with name servers: brokerIP1 and the main port."""
-        return address_text(self.broker_ip1, self.store_host.port)
+        return host_and_port(self.broker_ip1, self.store_host.port)
 
     @property
     def ha_server_addr(self) -> str:
         """The address for slaves: brokerIP2 and the HA port."""
-        return address_text(self.broker_ip2, self._ha_port)
+        return host_and_port(self.broker_ip2, self._ha_port)
 
     def _master_found(self, addresses: MasterAddresses) -> None:
         if self.registrant.epoch is not None:

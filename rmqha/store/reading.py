@@ -392,9 +392,12 @@ class MessageReader:
         return at_once(self.query_message_in_steps(topic, key, max_messages, begin, end))
 
     def query_message_in_steps(
-        self, topic: str, key: str, max_messages: int, begin: int, end: int
+        self, topic: str, key: str, max_messages: int, begin: int, end: int, only_confirmed: bool = True
     ) -> Steps[list[Record]]:
-        """The same in steps, because very many entries may share a slot. Raises OSError."""
+        """The same in steps, because very many entries may share a slot. Raises OSError.
+
+        With ``only_confirmed=False`` also what is after the limit, for the broker itself.
+        """
         if self._index is None:
             return []
         limit = asked = min(max_messages, self._most_queried)
@@ -405,7 +408,7 @@ class MessageReader:
                 if count % RECORDS_BATCH == 0:
                     yield
                 record = self.message_at(offset)
-                if record is None or not self._is_confirmed(record):
+                if record is None or (only_confirmed and not self._is_confirmed(record)):
                     continue
                 if _has_key(record, topic, key) and begin <= record.store_timestamp <= end:
                     found.append(record)

@@ -7,9 +7,11 @@ from unittest.mock import patch
 
 from twisted.application.service import Service
 from twisted.internet.defer import execute, fail, maybeDeferred
+from twisted.internet.testing import MemoryReactorClock
 
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.service import BrokerService, Surroundings, default_ip, resolved
+from rmqha.endpoints import make_endpoint
 from rmqha.settings import Settings
 from rmqha.store.message import Message
 from rmqha.store.metadata import ConsumerOffsetTable, DelayOffsetTable
@@ -250,6 +252,14 @@ class BrokerServiceTests(BrokerStoreTestCase):
         self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("192.0.2.5:4000", "192.0.2.5:4001"))
         broker = self.make(brokerIP1="192.0.2.5", brokerIP2="198.51.100.5")
         self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("192.0.2.5:10911", "198.51.100.5:10912"))
+
+    def test_an_address_of_ipv6_is_told_in_brackets(self) -> None:
+        for given in ("::1", "[::1]"):
+            broker = self.make(brokerIP1=given, brokerIP2=given, listenPort="30911")
+            self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("[::1]:30911", "[::1]:30912"))
+            self.assertEqual(broker.store_host, Host.parse("::1", 30911))
+            for address in (broker.broker_addr, broker.ha_server_addr):
+                make_endpoint(MemoryReactorClock(), address)
 
     def test_it_says_who_it_is(self) -> None:
         self.assertEqual((self.make().broker_id, self.make("SLAVE").broker_id), (0, 1))

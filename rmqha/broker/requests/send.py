@@ -51,7 +51,7 @@ from rmqha.wire.properties import (
 )
 from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
-from rmqha.wire.timers import UNIQUE_KEY
+from rmqha.wire.timers import TIMER_CANCELS, TIMES, UNIQUE_KEY
 from rmqha.wire.topics import DEAD_PREFIX, NO_SENDS_TO, RETRY_PREFIX
 
 MULTI_TAGS_FLAG = 0x2
@@ -69,6 +69,8 @@ LOOKED_AT = tuple(
     f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}" for name in ("WAIT", "DELAY", "TRAN_MSG", "CLUSTER")
 )
 """If the properties of a message contain one of these, they are parsed one by one."""
+NOT_IN_BATCHES = ("DELAY", "TRAN_MSG", "TIMER_DEL")
+"""If a message of a batch has no property with such a name, it has none that asks for more than to store it."""
 TIMER_START = f"{PROPERTY_SEPARATOR}TIMER_DEL"
 """The start of each property of 5.x that asks for a delivery at a time, or cancels one."""
 
@@ -361,6 +363,10 @@ class SendMessageProcessor:
         """Put the messages in the body, all or none. ``batch`` has what they share."""
         if len(batch.topic) > MAX_TOPIC_BYTES or len(batch.body) > self.settings.max_message_size_bytes:
             raise self._refused(ResponseCode.MESSAGE_ILLEGAL, REMARKS[PutMessageStatus.MESSAGE_ILLEGAL])
+        if batch.topic.startswith(RETRY_PREFIX):
+            raise self._refused(
+                ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {batch.topic}"
+            )
         batch.properties = {**parse_properties(properties), "CLUSTER": self.settings.broker_cluster_name}
         return connection.turns.run(self._put_entries(batch))
 
@@ -369,7 +375,7 @@ class SendMessageProcessor:
         messages = MessageBatch(
             batch.topic,
             (
-                Message(batch.topic, body, flag=flag, properties_stored=own)
+                Message(batch.topic, body, flag=flag, properties_stored=_check_alike(own))
                 for body, own, flag in entries_of(batch.body)
             ),
             batch.properties,
@@ -382,9 +388,10 @@ class SendMessageProcessor:
             batch.is_wait_store_msg_ok,
         )
         try:
+            _check_alike(format_properties(batch.properties))
             prepared = yield from self._store.prepare_messages(messages)
         except BatchError as error:
-            raise self._refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from error
+            raise self._refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch is refused: {error}") from error
         except PutRefused as refusal:
             put = succeed(refusal.result)
         else:
@@ -539,6 +546,21 @@ def _padded(properties: str) -> str:
     """Properties between separators, so that a name can be found with its separators, and without WAIT=true."""
     padded = f"{PROPERTY_SEPARATOR}{properties}{PROPERTY_SEPARATOR}"
     return padded.replace(WAIT_TRUE, PROPERTY_SEPARATOR) if WAIT_TRUE in padded else padded
+
+
+def _check_alike(properties: str) -> str:
+    """The properties of a batch or of a message in it. Raises BatchError if they ask for what no batch can have.
+
+    Java gives such a message to consumers at once, as if it did not ask.
+    """
+    if any(name in properties for name in NOT_IN_BATCHES):
+        parsed = parse_properties(properties)
+        names = [name for name in (*TIMES, TIMER_CANCELS) if name in parsed]
+        names += ["DELAY"] if parsed.get("DELAY", "0") != "0" else []
+        names += ["TRAN_MSG"] if parsed.get("TRAN_MSG", "").lower() == "true" else []
+        if names:
+            raise BatchError(f"a message has the property {names[0]}={parsed[names[0]][:40]}: send it alone")
+    return properties
 
 
 def _back_from(record: Record) -> Message:

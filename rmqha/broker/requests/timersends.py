@@ -34,6 +34,8 @@ from rmqha.wire.timers import (
 from rmqha.wire.topics import RETRY_PREFIX
 
 MOST_DIGITS = 18
+TOPIC_AND_KEY = "+"
+"""Stands between both where a message that cancels names another one."""
 MAX_LEVEL_DIGITS = 10
 ROOM_FOR_ROLLS = len("TIMER_ROLL_TIMES") + 12
 NOT_TAKEN = (
@@ -104,6 +106,12 @@ class TimerSends:
             raise TimerRefused(f"a transactional message cannot be a timer message (property {name})")
         if name == TIMER_CANCELS:
             raise TimerRefused(f"{TIMER_CANCELS} needs the time at which the other message is due: {', '.join(TIMES)}")
+        cancelled = properties.get(TIMER_CANCELS, "")
+        if TOPIC_AND_KEY in cancelled and not cancelled.startswith(f"{message.topic}{TOPIC_AND_KEY}"):
+            raise TimerRefused(
+                f"{TIMER_CANCELS}={cancelled[:200]!r} in a message for topic {message.topic} cancels nothing: "
+                f"a message cancels others of its own topic, as {message.topic}+KEY"
+            )
         now = self._now_ms()
         due = _time_of(properties, name, now)
         if due <= now:

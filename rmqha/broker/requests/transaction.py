@@ -369,7 +369,8 @@ class Decisions:
         key = half.properties.get(UNIQUE_KEY)
         if key is None:
             return []
-        return (yield from self._reader.query_message_in_steps(topic, key, MAX_WITH_A_KEY, since, LATEST_MS))
+        query = self._reader.query_message_in_steps
+        return (yield from query(topic, key, MAX_WITH_A_KEY, since, LATEST_MS, only_confirmed=False))
 
 
 class TransactionalMessageService(PeriodicService):
@@ -627,7 +628,7 @@ class TransactionalMessageService(PeriodicService):
                 record = None if queue is None else self._store.reader.message_in(queue, offset)
                 half = None if record is None else HalfMessage.from_record(record)
                 if half is not None and not await self._is_decided(half):
-                    producer = self._who_may_decide(half)
+                    producer = self._producer_of(half)
                     if producer is None and is_early:
                         continue
                     if not await self._act(half, half.verdict(self.settings, self._now_ms()), producer):
@@ -667,7 +668,7 @@ class TransactionalMessageService(PeriodicService):
         if operations.read_more(offset):
             return True
         if not await self._is_decided(half):
-            producer = self._who_may_decide(half) if verdict is Verdict.CHECK else None
+            producer = self._producer_of(half) if verdict is Verdict.CHECK else None
             if verdict is Verdict.CHECK and producer is None and len(self._unasked) < MAX_UNASKED:
                 self._set_aside(half)
             elif not await self._act(half, verdict, producer):
@@ -753,8 +754,8 @@ class TransactionalMessageService(PeriodicService):
         )
         return result.is_stored or result.status in NEVER_STORED
 
-    def _who_may_decide(self, half: HalfMessage) -> RemotingProtocol | None:
-        """A connected producer of the group that can be asked; None without one."""
+    def _producer_of(self, half: HalfMessage) -> RemotingProtocol | None:
+        """A producer of its group that can be asked, the next one each time; None if there is none."""
         return self._producers.available(half.producer_group, lambda rights: self._may_decide(half, rights))
 
     def _tell_no_producer(self, half: HalfMessage) -> None:

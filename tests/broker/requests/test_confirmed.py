@@ -211,6 +211,19 @@ class LimitedTransactionTests(TransactionTestCase):
         self.assertEqual(self.asked(), [])
         self.assertEqual(self.consumer_offsets.query("CID_RMQ_SYS_TRANS", half.topic, 0), 1)
 
+    def test_a_late_commit_that_is_not_confirmed_yet_counts_for_the_next(self) -> None:
+        self.put(b"at offset 0")
+        half = self.prepare()
+        self.dispatch()
+        self.limit.grow(self.store.commit_log.verified_offset)
+        self.start()
+        self.clock.pump([1.0] * 65)
+        (question,) = self.asked()
+        self.assert_ends(half, TRANSACTION_COMMIT_TYPE)
+        self.reply(question, TRANSACTION_COMMIT_TYPE)
+        self.dispatch()
+        self.assertEqual(self.store.reader.next_offset("T", 3), 1)
+
 
 class QuestionTests(BrokerStoreTestCase):
     """A slave asks what is confirmed."""

@@ -313,6 +313,9 @@ class TimerTests(SendTestCase):
             self.refused({"TIMER_DELAY_MS": text}, "which is not a time")
         self.refused({"TIMER_DELAY_SEC": "61"}, "timerMaxDelaySec allows 60 s")
         self.refused({"TIMER_DEL_UNIQKEY": "k"}, "needs the time")
+        self.refused(
+            {"TIMER_DEL_UNIQKEY": "U+k", "TIMER_DELAY_MS": "5000"}, "cancels others of its own topic, as T+KEY"
+        )
         self.refused({"TIMER_DEL_UNIQKEY": "k", "TIMER_DELAY_MS": "0"}, "is due already")
         self.refused({"TIMER_DELAY_SEC": "5", "TRAN_MSG": "true", "PGROUP": "P"}, "cannot be a timer message")
         self.assertEqual(self.store.commit_log.max_offset, 0)
@@ -652,17 +655,38 @@ class BatchTests(SendTestCase):
         good = encode_batch([BatchEntry(b"one", "TAGS\x01A"), BatchEntry(b"two")])
         for bad in (good[:-1], good + b"\0", b"\xff" * 30, good[:3] + b"\xff" + good[4:]):
             answer = self.send(self.request(body=bad, batch="true"))
-            self.assert_not_put(answer, ResponseCode.MESSAGE_ILLEGAL, "the batch cannot be read")
+            self.assert_not_put(answer, ResponseCode.MESSAGE_ILLEGAL, "the batch is refused: the ")
 
     def test_an_empty_one_is_refused(self) -> None:
         self.assert_not_put(self.send(self.batch()), ResponseCode.MESSAGE_ILLEGAL, "illegal")
 
-    def test_delays_and_transactions_have_no_place_in_one(self) -> None:
-        entry = BatchEntry(b"one")
-        delayed = self.batch(entry, properties={"DELAY": "1"})
-        prepared = self.batch(entry, sys_flag=TRANSACTION_PREPARED_TYPE)
-        for request in (delayed, prepared):
-            self.assert_not_put(self.send(request), ResponseCode.MESSAGE_ILLEGAL, "illegal")
+    def test_what_a_message_in_one_asks_for_in_vain_is_refused_in_words(self) -> None:
+        asks = {
+            "DELAY": "3",
+            "TRAN_MSG": "true",
+            "TIMER_DELAY_MS": "5000",
+            "TIMER_DELAY_SEC": "5",
+            "TIMER_DELIVER_MS": "1",
+            "TIMER_DEL_UNIQKEY": "K",
+        }
+        for name, value in asks.items():
+            entries = BatchEntry(b"one"), BatchEntry(b"two", format_properties({"TAGS": "A", name: value}))
+            remark = f"a message has the property {name}={value}: send it alone"
+            self.assert_not_put(self.send(self.batch(*entries)), ResponseCode.MESSAGE_ILLEGAL, remark)
+            whole = self.batch(BatchEntry(b"one"), properties={name: value})
+            self.assert_not_put(self.send(whole), ResponseCode.MESSAGE_ILLEGAL, remark)
+        for properties in ({"DELAY": "0"}, {"TRAN_MSG": "false"}, {"X": "TRAN_MSG DELAY"}):
+            self.assertEqual(self.send(self.batch(BatchEntry(b"one", format_properties(properties)))).code, 0)
+
+    def test_one_of_retries_is_refused_as_in_5_x(self) -> None:
+        self.topics.update(TopicConfig("%RETRY%G", 4, 4))
+        request = self.request(body=encode_batch([BatchEntry(b"x")]), topic="%RETRY%G", batch="true")
+        remark = "batch request does not support retry group %RETRY%G"
+        self.assert_not_put(self.send(request), ResponseCode.MESSAGE_ILLEGAL, remark)
+
+    def test_transactions_have_no_place_in_one(self) -> None:
+        prepared = self.batch(BatchEntry(b"one"), sys_flag=TRANSACTION_PREPARED_TYPE)
+        self.assert_not_put(self.send(prepared), ResponseCode.MESSAGE_ILLEGAL, "illegal")
 
     def test_one_larger_than_a_message_may_be_is_refused(self) -> None:
         self.serve(maxMessageSize="1024")
