@@ -27,6 +27,8 @@ class Needs(NamedTuple):
 
     resources: tuple[Need, ...] = ()
     admin: bool = False
+    is_figure: bool = False
+    """Who may read what is of the whole broker may do it too."""
 
 
 FREE = Needs()
@@ -201,6 +203,12 @@ def _lock(request: RemotingCommand) -> Needs:
 
 
 NeedsOf = Callable[[RemotingCommand], Needs]
+
+
+def _figure(needs_of_one: NeedsOf) -> NeedsOf:
+    return lambda request: needs_of_one(request)._replace(is_figure=True)
+
+
 JAVAS: Mapping[int, NeedsOf] = {
     RequestCode.SEND_MESSAGE: _send("topic", "group"),
     RequestCode.SEND_MESSAGE_V2: _send("b", "a"),
@@ -222,17 +230,17 @@ STRICT: Mapping[int, NeedsOf] = {
     RequestCode.SEND_REPLY_MESSAGE: _reply("topic"),
     RequestCode.SEND_REPLY_MESSAGE_V2: _reply("b"),
     RequestCode.LITE_PULL_MESSAGE: _topic_and_group,
-    RequestCode.QUERY_CONSUMER_OFFSET: _topic_and_group,
-    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _topic(ANY),
-    RequestCode.GET_MAX_OFFSET: _topic(ANY),
-    RequestCode.GET_MIN_OFFSET: _topic(ANY),
-    RequestCode.GET_EARLIEST_MSG_STORETIME: _topic(ANY),
-    RequestCode.GET_TOPIC_CONFIG: _topic_config,
-    RequestCode.GET_TOPIC_STATS_INFO: _topic(ANY),
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _group_of("group"),
-    RequestCode.GET_CONSUMER_CONNECTION_LIST: _group_of("consumerGroup"),
-    RequestCode.GET_CONSUME_STATS: _group_and_perhaps_topic,
-    RequestCode.QUERY_CONSUME_TIME_SPAN: _topic_and_own_group,
+    RequestCode.QUERY_CONSUMER_OFFSET: _figure(_topic_and_group),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _figure(_topic(ANY)),
+    RequestCode.GET_MAX_OFFSET: _figure(_topic(ANY)),
+    RequestCode.GET_MIN_OFFSET: _figure(_topic(ANY)),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _figure(_topic(ANY)),
+    RequestCode.GET_TOPIC_CONFIG: _figure(_topic_config),
+    RequestCode.GET_TOPIC_STATS_INFO: _figure(_topic(ANY)),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _figure(_group_of("group")),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _figure(_group_of("consumerGroup")),
+    RequestCode.GET_CONSUME_STATS: _figure(_group_and_perhaps_topic),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _figure(_topic_and_own_group),
     RequestCode.QUERY_CONSUME_QUEUE: _topic_and_perhaps_group,
     RequestCode.CHECK_CLIENT_CONFIG: _client_config,
     RequestCode.END_TRANSACTION: lambda _: Needs((Need(SOMEWHERE, PUB),)),

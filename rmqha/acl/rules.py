@@ -28,6 +28,7 @@ from rmqha.wire.topics import DEAD_PREFIX, RETRY_PREFIX, TRACE_TOPIC
 MAX_ACCOUNTS = 10_000
 MAX_PERMISSIONS = 100_000
 MAX_WHITE_ADDRESSES = 10_000
+THE_WHOLE_BROKER = Need(WHOLE_BROKER, SUB)
 FREE_FOR_ALL = Need(TRACE_TOPIC, PUB)
 MAX_KEPT_PAIRS = 10_000
 ANY_OTHER_TOPIC = "ANY_OTHER_TOPIC"
@@ -177,7 +178,7 @@ class AclRules:
                 f"Need admin permission for request code={request.code}, "
                 f"but accessKey={account.credentials.access_key} is not"
             )
-        if account.may_do_all:
+        if account.may_do_all or (needs.is_figure and account.problem(THE_WHOLE_BROKER) is None):
             return
         for need in needs.resources:
             if need == FREE_FOR_ALL:

@@ -4,11 +4,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from twisted.internet.defer import Deferred, gatherResults
-
 from rmqha.client.errors import MQBrokerError, MQClientError
 from rmqha.client.instance import MQClient
 from rmqha.client.pull import read_records
+from rmqha.client.together import together
 from rmqha.wire.brokerinfo import read_brokers
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
@@ -111,7 +110,7 @@ class Brokers:
                 failures.append(error)
                 return []
 
-        answers = await gatherResults([Deferred.fromCoroutine(attempt(place)) for place in places], consumeErrors=True)
+        answers = await together(attempt(place) for place in places)
         if failures and len(failures) == len(places):
             raise failures[0]
         self.problems += [str(failure) for failure in failures]

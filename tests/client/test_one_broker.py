@@ -4,6 +4,7 @@ from twisted.internet.defer import Deferred
 
 from rmqha.client.errors import AccessDenied
 from rmqha.client.instance import OneBroker
+from rmqha.client.lookup import Brokers, Place
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -55,6 +56,17 @@ class OneBrokerTests(ClusterTestCase):
         self.refusal = RequestRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "request type 351 not supported")
         self.assertEqual(self.successResultOf(self.find()), [3, 2])
         self.assertIsNone(self.successResultOf(self.find("U")))
+
+    def test_a_refused_question_to_several_brokers_is_told_as_such(self) -> None:
+        self.refusal = RequestRefused(ResponseCode.SYSTEM_ERROR, DENIED)
+        brokers = Brokers(self.client, broker="b:1")
+
+        async def asking(place: Place) -> list[RemotingCommand]:
+            return [await self.client.call(place.addresses[0], RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})]
+
+        asked = Deferred.fromCoroutine(brokers.from_each([Place("b", {0: "b:1"})], asking))
+        self.carry()
+        self.failureResultOf(asked, AccessDenied)
 
     def test_a_refusal_is_told(self) -> None:
         self.refusal = RequestRefused(ResponseCode.SYSTEM_ERROR, DENIED)
