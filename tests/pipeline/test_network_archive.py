@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive, ArchiveError, WrongArchive, archived_paths
-from rmqha.pipeline.jobs.origin import Origin
+from rmqha.pipeline.jobs.origin import Origin, broker_folder
 from rmqha.pipeline.jobs.tableformats import TableFormat
 from rmqha.pipeline.network import segment as segments
 from rmqha.pipeline.options import parse_options
@@ -286,3 +289,40 @@ def test_json_is_inferred_from_all_brokers(tmp_path: Path, monkeypatch: pytest.M
         archive(options_of(Path("rmqha://broker:2"), output=lake, bodyFormat="json"), LocalEngine())
     values = [row["value"] for row in rows_of(list(archived_paths(lake)))]
     assert values == [{"b": number} for number in range(90)]
+
+
+NAMES = (
+    "001",
+    "0e1",
+    "1d",
+    "2026-01-01",
+    "12:00:00",
+    "-5",
+    " 7",
+    "\u0661",
+    "true",
+    "NaN",
+    "Infinity",
+    "epoch",
+    "null",
+    "b",
+    "\u00e9",
+    "_1",
+)
+
+
+def test_no_engine_takes_a_brokers_name_for_a_number_or_a_date(tmp_path: Path) -> None:
+    folders = [broker_folder(tmp_path, name) for name in NAMES]
+    assert len(set(folders)) == len(NAMES)
+    for folder in folders[:-2]:
+        folder.mkdir()
+        pq.write_table(pa.table({"x": [1]}), folder / "1.parquet")
+        query = f"SELECT typeof(brokerName) FROM read_parquet('{folder}/*.parquet', hive_partitioning = true)"
+        assert duckdb.execute(query).fetchall() == [("VARCHAR",)], folder
+    assert [folder.name for folder in folders[:2]] == ["brokerName=_001", "brokerName=_0e1"]
+    assert [folder.name for folder in folders[-3:]] == ["brokerName=b", "brokerName=\u00e9", "brokerName=__1"]
+
+
+def test_an_archive_that_has_such_a_name_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "brokerName=001" / "_manifest").mkdir(parents=True)
+    assert broker_folder(tmp_path, "001") == tmp_path / "brokerName=001"

@@ -27,6 +27,12 @@ from rmqha.store.tablesnapshots import read_tables
 FOLDER_PREFIX = "brokerName="
 NOT_IN_A_NAME = re.compile(r"[\x00-\x1f\"#%'*/:=?\\\x7f{\[\]^]")
 """What Spark and Hive write as %XX in the name of a partition's folder."""
+MARK = "_"
+"""Before a name that engines could take for another value than a text: they find the type of a column in such names."""
+NO_TEXTS = frozenset(
+    ["true", "false", "null", "none", "nan", "inf", "infinity", "epoch", "now", "today", "tomorrow", "yesterday"]
+)
+"""Words that an engine may take for another value. Numbers, dates and times do not begin with a letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,11 @@ class Origin:
 
 
 def broker_folder(output: Path, broker: str) -> Path:
-    """The archive of a broker of a cluster."""
-    return output / (FOLDER_PREFIX + NOT_IN_A_NAME.sub(lambda one: f"%{ord(one[0]):02X}", broker))
+    """The archive of a broker of a cluster. One that has its name without the mark from before keeps it."""
+    escaped = NOT_IN_A_NAME.sub(lambda one: f"%{ord(one[0]):02X}", broker)
+    known = output / f"{FOLDER_PREFIX}{escaped}"
+    is_text = broker[:1].isalpha() and broker.lower() not in NO_TEXTS
+    return known if is_text or (known / MANIFEST_FOLDER).is_dir() else output / f"{FOLDER_PREFIX}{MARK}{escaped}"
 
 
 def check_layout(output: Path, in_cluster: bool) -> None:
