@@ -67,6 +67,8 @@ MEMBER_SYNC_SECONDS = 1.0
 """The same in a failover cluster: what is not copied is lost when the slave takes over."""
 MOST_OF_TIME = 0.05
 """How much of its time a slave spends at most on copying tables."""
+ANSWER_SECONDS = 5.0
+"""How long a slave waits for the answer to a question that may be held."""
 LEAST_REST_SECONDS = 0.1
 MAX_UNKNOWN = 1000
 """How many topics without a row, of which messages came, let the master be asked before its time."""
@@ -128,7 +130,7 @@ class MasterClient:
     async def await_changes(self, known: Mapping[str, str], hold_seconds: float) -> RemotingCommand:
         """The versions of the tables, once they are not those that are known. Raises what ``log_end`` raises."""
         fields = {**known, tablechanges.HOLD_MS: str(int(hold_seconds * 1000))}
-        return await self._main.call(RequestCode.AWAIT_TABLE_CHANGES, fields)
+        return await self._main.call(RequestCode.AWAIT_TABLE_CHANGES, fields, timeout=ANSWER_SECONDS)
 
     async def timer_check_point(self) -> bytes:
         """The check point of a 5.x master's timer wheel. Raises what ``log_end`` raises."""
