@@ -43,6 +43,7 @@ from rmqha.replicating import (
 )
 from rmqha.rereading import Rereading, change_live
 from rmqha.settings import BrokerRole, run_time_properties, with_properties
+from rmqha.store.epochs import note_name_servers, promoted_name_servers
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
 from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
@@ -247,7 +248,15 @@ class Node(ProcessService):
             event=Event.STORE_WAS_PROMOTED,
             role=role.value,
         )
-        self._use(self._plan.as_master(role))
+        plan = self._plan.as_master(role)
+        if plan.is_found_by_nobody:
+            try:
+                plan = plan.registering_with(promoted_name_servers(settings.store_path_root_dir))
+            except ValueError as error:
+                raise StoreError(
+                    f"the promotion of {settings.store_path_root_dir} noted a wrong address: {error}"
+                ) from error
+        self._use(plan)
 
     async def _run(self, store: MessageStore) -> None:
         """Start the services of the node's role over its store. If the node stops, close the store. Raises OSError."""
@@ -327,8 +336,12 @@ class Node(ProcessService):
         try:
             role, dry_run, force = BrokerRole(order["role"]), bool(order["dryRun"]), bool(order["force"])
             abandons_popped = bool(order.get("abandonPopped"))
-        except (KeyError, ValueError) as error:
-            raise OrderRefused(ExitCode.USAGE, f"the order does not say which role: {error}") from error
+            names = [str(address) for address in order.get("nameServers") or ()]
+            plan = self._plan.as_master(role).registering_with(names)
+        except (KeyError, ValueError, TypeError) as error:
+            raise OrderRefused(
+                ExitCode.USAGE, f"the order does not say which role, or which name servers: {error}"
+            ) from error
         self._check_promotable(force)
         try:
             check_disk(self._plan.settings.store_path_root_dir)
@@ -338,7 +351,7 @@ class Node(ProcessService):
         if dry_run:
             planning = partial(plan_promotion, settings, role, before)
             found: Promotion = await deferToThreadPool(self._reactor, self._table_threads, planning)
-            return self._promotion_answer(found)
+            return self._promotion_answer(found, plan)
         if not abandons_popped:
             checking = partial(check_popped, settings, role, before)
             try:
@@ -349,7 +362,11 @@ class Node(ProcessService):
         self._enter(Phase.CHANGING)
         changed = self._working = Deferred()
         try:
-            return self._promotion_answer(await self._become_master(role, before))
+            answer = self._promotion_answer(await self._become_master(plan, before), plan)
+            if names:
+                root = settings.store_path_root_dir
+                await deferToThreadPool(self._reactor, self._table_threads, partial(note_name_servers, root, names))
+            return answer
         finally:
             changed.callback(None)
 
@@ -372,17 +389,18 @@ class Node(ProcessService):
                 "makes two masters",
             )
 
-    def _promotion_answer(self, promotion: Promotion) -> dict[str, Any]:
-        names = [name for name, _ in self._plan.name_servers]
-        return {**promotion_as_json(promotion), "nameServers": names}
+    @staticmethod
+    def _promotion_answer(promotion: Promotion, plan: NodePlan) -> dict[str, Any]:
+        names = [name for name, _ in plan.name_servers]
+        return {**promotion_as_json(promotion), "nameServers": names, "foundByNobody": plan.is_found_by_nobody}
 
-    async def _become_master(self, role: BrokerRole, before: NodeState) -> Promotion:
+    async def _become_master(self, plan: NodePlan, before: NodeState) -> Promotion:
         """Stop being a slave, promote the store, and go on as its master. Raises StoreError, OSError.
 
         After a failure the node ends. The disk then has a slave's store, or a promoted one.
         """
         try:
-            return await self._reopen_as_master(self._plan.as_master(role), before)
+            return await self._reopen_as_master(plan, before)
         except Exception as error:  # of any kind: a node that is half promoted must not go on
             self.stop_with(ExitCode.IO_ERROR, f"the promotion failed: {error}")
             raise

@@ -1,6 +1,6 @@
 """What a node is configured to be: its settings, and what only the command line gives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,6 +78,17 @@ class NodePlan:
     member: Membership | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     find_machines: FindMachines = find_no_machines
+
+    def registering_with(self, addresses: Sequence[str]) -> "NodePlan":
+        """The plan of the same node with these name servers, or with its own if there are none. Raises ValueError."""
+        if not addresses:
+            return self
+        return replace(self, name_servers=[(address, self.connect(address)) for address in addresses])
+
+    @property
+    def is_found_by_nobody(self) -> bool:
+        """Whether clients cannot find it, although it has taken the place of a master: no name server knows it."""
+        return self.is_promoted and not self.name_servers and self.embedded_port is None
 
     def as_master(self, role: BrokerRole) -> "NodePlan":
         """The plan of the same node as a master."""

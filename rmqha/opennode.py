@@ -55,6 +55,10 @@ from rmqha.wire.brokerinfo import NODE_STATE_KEY, READERS_KEY, VERSION_KEY
 
 SHOWN_CHANGES = 5
 """The last changes of a failover cluster's leader in state.json."""
+FOUND_BY_NOBODY = (
+    "no name server knows this promoted master, so producers and consumers do not find it: start its node with "
+    "--namesrv, or give rmqha promote --namesrv"
+)
 COPIES = (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
 
 
@@ -388,6 +392,8 @@ class OpenNode:
     def _warnings(self) -> list[str]:
         """What an operator should know in any state."""
         found = [] if self.slave is None else self.slave.warnings
+        if self._plan.is_found_by_nobody:
+            found = [*found, FOUND_BY_NOBODY]
         if self.promotion_warning is not None:
             found = [*found, self.promotion_warning]
         progress = self.store.derived.dispatcher.progress

@@ -112,7 +112,9 @@ def test_a_running_slave_becomes_the_master_and_the_old_one_follows_it(pair: Pai
         assert (pair.stores[1] / "config").exists() == before
         told = json.loads(run("promote", pair.way(1), "--json"))
         assert (told["end"], told["applied"], told["queues"]["PutNode"]) == (end, True, {str(n): 75 for n in range(4)})
+        assert told["foundByNobody"]
         state = serving(slave, "ASYNC_MASTER")
+        assert "no name server knows this promoted master" in " ".join(state.warnings)
         assert state.epoch == told["epoch"]
         assert "is a master already" in run("promote", pair.stores[1], code=ExitCode.USAGE)
         put_one(pair.way(1), "after the promotion")
@@ -144,11 +146,16 @@ def test_a_stopped_slaves_store_is_promoted_and_its_node_runs_as_the_master(pair
             assert slave.stop() == 0
         assert "takes connections" in run("promote", pair.stores[1], code=ExitCode.IN_USE)
         assert old.stop() == 0
-    told = run("promote", pair.stores[1])
+    assert "do not find it: give --namesrv" in run("promote", pair.stores[1], "--dry-run")
+    assert "--namesrv: " in run("promote", pair.stores[1], "--namesrv=nowhere", code=ExitCode.USAGE)
+    told = run("promote", pair.stores[1], "--namesrv=127.0.0.1:9")
     assert "is now the ASYNC_MASTER" in told
+    assert "do not find it" not in told
     assert "already" in run("promote", pair.stores[1], code=ExitCode.USAGE)
     with pair.slave(1) as promoted:
-        serving(promoted, "ASYNC_MASTER")
+        state = serving(promoted, "ASYNC_MASTER")
+        assert "no name server knows" not in " ".join(state.warnings)
+        promoted.wait_for_event(Event.NOT_REGISTERED)  # nobody listens there
         put_one(pair.way(1), "new")
         assert promoted.stop() == 0
     run("verify", pair.stores[1])

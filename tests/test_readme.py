@@ -163,6 +163,9 @@ def test_the_day_the_master_dies(reader: Reader) -> None:
     assert "nothing was changed" in reader.runs(restore_dry)
     assert reader.runs(restore)
     assert "prefix" in reader.runs("rmqha verify /data/before --against /data/slave")
+    dump_deleted, replay_deleted = commands_of("runbook: A topic was deleted by mistake")
+    assert len(reader.runs(dump_deleted).splitlines()) == 3
+    assert "TopicTest: " in reader.runs(replay_deleted)
     reader.kept = next((reader.data / "master" / "rmqha" / "cut").glob("0*")).name
     reader.waits_until_confirmed("/data/slave")
     reader.runs("rmqha job archive /data/slave --output /lake/orders")

@@ -29,6 +29,7 @@ from rmqha.exitcodes import ExitCode
 from rmqha.ops.control import NoNode, OrderRefused, give_order
 from rmqha.remoting.asking import ask_config, ask_runtime_info
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.epochs import note_name_servers
 from rmqha.store.errors import StoreError
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.messagestore import LOCK_FILE
@@ -67,6 +68,13 @@ ROLES = {"sync-master": BrokerRole.SYNC_MASTER, "async-master": BrokerRole.ASYNC
     is_flag=True,
     help="Although POP consumers of RocketMQ 5.x hold messages that no master of ours gives to their groups again.",
 )
+@click.option(
+    "--namesrv",
+    "name_servers",
+    metavar="HOST:PORT;…",
+    default="",
+    help="Name servers that the new master registers with, also after later starts without --namesrv.",
+)
 @DRY_RUN
 @with_tls
 @SETTINGS
@@ -76,6 +84,7 @@ def promote(
     role: str,
     force: bool,
     abandon_popped: bool,
+    name_servers: str,
     dry_run: bool,
     tls: ClientTLS,
     conf: Path | None,
@@ -90,16 +99,21 @@ def promote(
 
     When the old master comes back it must not run as a master: see rmqha rewind.
     """
-    store = Path(where)
+    store, names = Path(where), _addresses(name_servers, tls)
     order = {
         "order": "promote",
         "role": ROLES[role].value,
         "dryRun": dry_run,
         "force": force,
         "abandonPopped": abandon_popped,
+        "nameServers": names,
     }
     if store.is_dir() and not is_locked(store / LOCK_FILE):
-        found = _offline(settings_of(store, conf, sets), ROLES[role], dry_run, force, abandon_popped)
+        settings = settings_of(store, conf, sets)
+        found = _offline(settings, ROLES[role], dry_run, force, abandon_popped)
+        if names and not dry_run:
+            note_name_servers(store, names)
+        found = {**found, "nameServers": names, "foundByNobody": not (names or settings.namesrv_addr)}
     else:
         endpoint = None if store.is_dir() else _endpoint_of(where, tls)
         store, found = _ordered(where, endpoint, order)
@@ -107,6 +121,17 @@ def promote(
         print_json({**found, "applied": not dry_run})
     else:
         _tell(store, found, dry_run)
+
+
+def _addresses(text: str, tls: ClientTLS) -> list[str]:
+    """Addresses that are separated by semicolons. Raises Trouble."""
+    addresses = [address.strip() for address in text.split(";") if address.strip()]
+    for address in addresses:
+        try:
+            make_endpoint(the_reactor(), address, tls)
+        except ValueError as error:
+            raise Trouble(ExitCode.USAGE, f"--namesrv: {error}") from error
+    return addresses
 
 
 def _endpoint_of(address: str, tls: ClientTLS) -> IStreamClientEndpoint:
@@ -229,6 +254,11 @@ def _tell(store: Path, found: dict[str, Any], dry_run: bool) -> None:
         say(f"  and {len(moved) - MAX_ROWS_SHOWN} more; --json shows all")
     count = sum(map(len, found["queues"].values()))
     say(f"{count} queues of {len(found['queues'])} topics; --json shows the next offset of each")
+    if found.get("foundByNobody"):
+        say(
+            "no name server is known for this master, so producers and consumers do not find it: give --namesrv, or "
+            "start its node with --namesrv"
+        )
     say("nothing was changed" if dry_run else "the old master must not come back as a master: see rmqha rewind")
 
 

@@ -72,7 +72,8 @@ def restore(
 
     The new log is equal to SOURCE's, byte by byte, up to that place. Topics, groups and offsets are those of the last
     snapshot before it, if SOURCE has one (STORE/rmqha/tables); consumers then read some messages again and miss none.
-    The new store has an id of its own: no slave of SOURCE follows it by mistake.
+    Topics that are younger than the snapshot are there too, and so are those that were deleted later. The new store has
+    an id of its own: no slave of SOURCE follows it by mistake.
     """
     given = [option for option in (to_time, to_offset, to_message) if option is not None]
     if len(given) != 1:

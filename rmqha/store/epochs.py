@@ -4,6 +4,7 @@ An epoch begins when a node takes over, or when confirmed bytes are taken back. 
 on it. The list is short: it grows only with promotions and rewinds.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NODE_FOLDER
 
+NAME_SERVERS = "nameServers"
 MAX_EPOCHS = 1000
 """Older ones are dropped from the list."""
 
@@ -80,6 +82,21 @@ def promoted_role(store: Path, disk: Disk = DISK) -> str | None:
 def note_promotion(store: Path, role: str, epoch: int, time: str, disk: Disk = DISK) -> None:
     """Note durably that the store was promoted. Raises OSError."""
     disk.replace(promoted_path(store), orjson.dumps({"role": role, "epoch": epoch, "time": time}) + b"\n")
+
+
+def promoted_name_servers(store: Path, disk: Disk = DISK) -> list[str]:
+    """The name servers that a promotion gave the node of the store; empty if it gave none. Raises OSError."""
+    try:
+        found = _load(promoted_path(store), disk).get(NAME_SERVERS, [])
+        return [str(address) for address in found]
+    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+        return []
+
+
+def note_name_servers(store: Path, addresses: Sequence[str], disk: Disk = DISK) -> None:
+    """Note durably that the node of a promoted store registers with these name servers. Raises OSError."""
+    path = promoted_path(store)
+    disk.replace(path, orjson.dumps({**_load(path, disk), NAME_SERVERS: list(addresses)}) + b"\n")
 
 
 def forget_promotion(store: Path, disk: Disk = DISK) -> None:

@@ -67,6 +67,8 @@ MEMBER_SYNC_SECONDS = 1.0
 """The same in a failover cluster: what is not copied is lost when the slave takes over."""
 MOST_OF_TIME = 0.05
 """How much of its time a slave spends at most on copying tables."""
+ANSWER_SECONDS = 5.0
+"""How long a slave waits for the answer to a question that may be held."""
 LEAST_REST_SECONDS = 0.1
 MAX_UNKNOWN = 1000
 """How many topics without a row, of which messages came, let the master be asked before its time."""
@@ -128,7 +130,7 @@ class MasterClient:
     async def await_changes(self, known: Mapping[str, str], hold_seconds: float) -> RemotingCommand:
         """The versions of the tables, once they are not those that are known. Raises what ``log_end`` raises."""
         fields = {**known, tablechanges.HOLD_MS: str(int(hold_seconds * 1000))}
-        return await self._main.call(RequestCode.AWAIT_TABLE_CHANGES, fields)
+        return await self._main.call(RequestCode.AWAIT_TABLE_CHANGES, fields, timeout=ANSWER_SECONDS)
 
     async def timer_check_point(self) -> bytes:
         """The check point of a 5.x master's timer wheel. Raises what ``log_end`` raises."""
@@ -188,6 +190,8 @@ class SlaveSynchronize(PeriodicService):
         self._unknown_topics: set[str] = set()
         """Topics of messages that were not in the table since the last regular look."""
         self._store = store
+        self._restarted: dict[str, int] = {}
+        """Topics that a Java master has deleted and made again, as the log shows, and the end of what was before."""
         store.subscribe(self._message_arrived)
         self._held_progress: Held[ConsumerOffsetTable] | None = None
         """The progress of the transaction check that counts when our log is flushed up to an offset."""
@@ -229,6 +233,7 @@ class SlaveSynchronize(PeriodicService):
         return super().stopService().addCallback(lambda _: Deferred.fromCoroutine(self._follow(None)))
 
     def _synchronize(self) -> Deferred[None]:
+        self._store.derived.dispatcher.found_restart = self._found_restart  # it may be another one by now
         now = self._clock.seconds()
         if now < self._rests_until:
             return succeed(None)
@@ -257,7 +262,11 @@ class SlaveSynchronize(PeriodicService):
     async def _await_changes(self, master: MasterClient) -> None:
         """Wait until a table has changed, or for a second, and take the deletions. Does not wait for a Java master."""
         if self._tells_changes is False:
+            restarted, self._restarted = self._restarted, {}
+            if restarted:
+                await self._deleted.found(restarted)
             return
+        self._restarted.clear()
         known = {name: self._taken[name] for name in tablechanges.AWAITED if name in self._taken}
         failing = None
         try:
@@ -278,6 +287,12 @@ class SlaveSynchronize(PeriodicService):
             self._tells_changes, self._versions = None, {}
             failing = reason_of(error)
         self._changes_problem = failing
+
+    def _found_restart(self, topic: str, end: int) -> None:
+        """A Java master does not tell that it has deleted a topic, but its next message there has queue offset 0."""
+        if self._tells_changes is False and len(self._restarted) < MAX_UNKNOWN:
+            self._restarted[topic] = max(end, self._restarted.get(topic, 0))
+            self._rests_until = 0.0
 
     def _message_arrived(self, request: DispatchRequest, _: int) -> None:
         """A Java master does not tell of a new topic, but its first message does: ask for the table soon."""

@@ -4,7 +4,7 @@ The steps of a deletion reach the disk in this order: the mark, then the queues 
 After a death between two of them the topic is there still, or it is there and empty.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred, DeferredLock
@@ -90,6 +90,21 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
             if deletion.topic.startswith(RETRY_PREFIX):  # the master tells so that it has deleted the group
                 await self._turns.run(self._consumer_offsets.removing(deletion.topic.removeprefix(RETRY_PREFIX)))
         await self._consumer_offsets.persist()
+
+    def found(self, ends: Mapping[str, int]) -> Deferred[None]:
+        """Take deletions that the log shows: these topics started again after these offsets. Fails with OSError."""
+        return self._lock.run(lambda: Deferred.fromCoroutine(self._take_found(ends)))
+
+    async def _take_found(self, ends: Mapping[str, int]) -> None:
+        held = self._store.derived.dispatcher.deleted
+        new = tuple(
+            Deletion(topic, end, self._now_ms()) for topic, end in ends.items() if not held.is_deleted(topic, end - 1)
+        )
+        self.table = held
+        for deletion in new:
+            self.table = self.table.adding(deletion, self._store.commit_log.min_offset)
+        if new:
+            await self._apply(new)
 
     async def _apply(self, new: tuple[Deletion, ...]) -> None:
         """Bring the marks to the disk, then let the queues start again from 0. Raises OSError."""

@@ -151,7 +151,7 @@ def _judgement(info: Mapping[str, str], now: float) -> Judgement | None:
     except ValueError as error:
         raise RemotingError(f"the node's state is not readable: {error}") from error
     code, reason = judge(replace(status, contact_limit=math.inf), now=now)
-    return Judgement(status.state, code, reason)
+    return Judgement(status.state, code, reason, status.warnings)
 
 
 def _named_servers(nodes: Iterable[Host] | Iterable[Store]) -> list[str]:

@@ -17,11 +17,12 @@ MASTER_ID = 0
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How our node judges its own state: the exit code of ``rmqha status``, and the reason."""
+    """How our node judges its own state: the exit code of ``rmqha status``, the reason, and the node's warnings."""
 
     state: str
     code: ExitCode
     reason: str
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def answers(facts: Facts) -> Iterator[Finding]:
 
 
 def state(facts: Facts) -> Iterator[Finding]:
-    """A node of ours runs and, if it is a slave, follows its master."""
+    """A node of ours runs and, if it is a slave, follows its master. It warns of nothing."""
     for node in _nodes(facts):
         judgement = node.judgement
         if judgement is None:
@@ -57,6 +57,8 @@ def state(facts: Facts) -> Iterator[Finding]:
             yield passed(node.name, judgement.state)
         else:
             yield failed(node.name, judgement.reason, "docs/runbook.md says what to do in each state")
+        for warning in () if judgement is None else judgement.warnings:
+            yield warned(node.name, warning, "docs/runbook.md says what to do about warnings")
 
 
 def role(facts: Facts) -> Iterator[Finding]:

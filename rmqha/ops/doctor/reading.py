@@ -63,7 +63,7 @@ def _read(reader: StoreReader, settings: Settings, has_settings: bool) -> Store:
 
 def _judgement(status: Status) -> Judgement:
     code, reason = judge(status, now=time.time())
-    return Judgement(status.state, code, reason)
+    return Judgement(status.state, code, reason, status.warnings)
 
 
 def _slots(path: Path) -> tuple[tuple[HeldSlot, ...] | None, str | None]:

@@ -398,6 +398,32 @@ class ChangesTests(SlaveSyncTestCase):
         queue = slave.derived.queues.queues["T", 0]
         self.assertEqual([slave.reader.message_in(queue, at) for at in range(queue.max_offset)], records)
 
+    def test_what_a_java_master_deleted_and_made_again_starts_again_here_too(self) -> None:
+        """It says nothing of the deletion, but the queue offsets in its log begin with 0 again."""
+        slave = self.store
+        self.serve(MASTER, *all_tables())
+        self.follow(MASTER)
+        self.pass_by(2)
+        self.open("ASYNC_MASTER")
+        self.put(b"old 1", b"old 2", b"old 3")
+        self.put(b"old 4", b"old 5", queue_id=1)
+        self.store.set_deleted(DeletedTopicTable((Deletion("T", self.store.close_topic("T")),)))
+        fresh = self.put(b"new", queue_id=2)
+        new = {1: self.put(b"new 1"), 0: self.put(b"new 2", b"new 3", b"new 4", b"new 5")}
+        new = {0: [*new[1], *new[0]], 1: self.put(b"new 6", queue_id=1), 2: fresh}
+        content = content_of(self.store.commit_log)
+        self.store = slave
+        slave.commit_log.append_data(0, content)
+        slave.commit_log.verify()
+        self.dispatch()
+        self.pass_by(2)
+        self.dispatch()
+        found = {
+            queue_id: [slave.reader.message_in(queue, at) for at in range(queue.min_offset, queue.max_offset)]
+            for (topic, queue_id), queue in slave.derived.queues.queues.items()
+        }
+        self.assertEqual(found, new)
+
     def test_a_java_master_is_asked_within_a_second_after_a_message_of_an_unknown_topic(self) -> None:
         fast, master = self.serve(FAST, *all_tables()), self.serve(MASTER, *all_tables())
         self.follow(MASTER)

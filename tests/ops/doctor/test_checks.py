@@ -123,6 +123,12 @@ class NodeTests(CheckTestCase):
         facts = Facts((MASTER, Host("b:1", "refused")), (STORE, Store("/nope", "there is no such store")))
         self.assertEqual(self.verdicts("answers", facts), [PASS, FAIL, PASS, FAIL])
 
+    def test_the_warnings_of_a_node(self) -> None:
+        """Such as that no name server knows a promoted master."""
+        warning = Judgement("SERVING", ExitCode.FINE, "", ("no name server knows this promoted master",))
+        facts = Facts((replace(MASTER, is_ours=True, judgement=warning),))
+        self.assertEqual(self.verdicts("state", facts), [PASS, WARN])
+
     def test_the_state_of_a_node(self) -> None:
         gap = Judgement("GAP", ExitCode.GAP, "GAP: gone")
         facts = Facts((MASTER, replace(SLAVE, is_ours=True, judgement=gap)), (STORE,))

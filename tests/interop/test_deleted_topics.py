@@ -1,0 +1,79 @@
+"""A topic is deleted and made again on a Java master and on one of ours: its queues start again, on our slaves too."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from rmqha.wire.command import RequestCode
+from tests.interop import requests
+from tests.interop.conftest import MasterFactory, OurBrokerFactory
+from tests.interop.nodes import OurBroker
+from tests.interop.rocketmq import Broker
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.story
+
+AnyBroker = Broker | OurBroker
+
+TOPIC = "TDeleted"
+FIELDS = {
+    "topic": TOPIC,
+    "defaultTopic": "TBW102",
+    "readQueueNums": "1",
+    "writeQueueNums": "1",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "topicSysFlag": "0",
+    "order": "false",
+}
+SEND_FIELDS = {
+    "a": "PG",
+    "b": TOPIC,
+    "c": "TBW102",
+    "d": "1",
+    "e": "0",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": "",
+}
+PULL_FIELDS = {
+    "consumerGroup": "GDeleted",
+    "topic": TOPIC,
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "0",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+}
+
+
+def send(broker: AnyBroker, body: bytes, count: int) -> list[int]:
+    """The queue offsets of what was sent."""
+    code = RequestCode.SEND_MESSAGE_V2
+    answers = [requests.ask(broker.address, code, SEND_FIELDS, body) for _ in range(count)]
+    return [int(answer.ext_fields["queueOffset"]) for answer in answers]
+
+
+def gives(broker: AnyBroker, old: int, new: int) -> bool:
+    """Whether a pull from the start of the queue gets so many old and new messages."""
+    pulled = requests.any_answer(broker.address, RequestCode.LITE_PULL_MESSAGE, PULL_FIELDS).body
+    return (pulled.count(b"old message"), pulled.count(b"new message")) == (old, new)
+
+
+def test_a_topic_that_was_deleted_starts_again(java_master: MasterFactory, our_broker: OurBrokerFactory) -> None:
+    for master in (java_master(), our_broker("async-master")):
+        slave = our_broker("slave", master=master, brokerId=2)
+        requests.ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, FIELDS)
+        assert send(master, b"old message", 20) == list(range(20))
+        wait_until(partial(gives, slave, 20, 0), "the slave to have the old messages")
+        requests.ask(master.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
+        requests.ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, FIELDS)
+        assert send(master, b"new message", 5) == list(range(5)), master
+        for broker in (master, slave):
+            wait_until(partial(gives, broker, 0, 5), f"{broker} to have the new messages alone")
