@@ -16,6 +16,7 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.defer import TimeoutError as TookTooLong
 from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -43,13 +44,14 @@ from rmqha.ops.process import Leave
 from rmqha.remoting.promising import ask_for_promise
 from rmqha.settings import BrokerRole, FlushDiskType, Settings, TlsMode
 from rmqha.store.epochs import forget_promotion, read_epochs
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.offline.promote import Reason
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LEAVE_SECONDS = 20.0
 """How long a stop waits until the agent has handed the lead over, and the coordinator knows it."""
+ROOM_LOOK_SECONDS = 1.0
 ANY_ADDRESSES = ("", "0.0.0.0", "::")
 
 
@@ -212,15 +214,30 @@ class ClusterNode(Node):
         return self._plan.settings.store_path_root_dir
 
     async def _on_disk(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a function of the disk in a thread. Raises NodeFailed, and the node stops."""
-        try:
-            return await self._run_in_thread(partial(function, *arguments))
-        except StoreError as error:
-            self.stop_with(ExitCode.CORRUPT, str(error))
-            raise NodeFailed(str(error)) from error
-        except OSError as error:
-            self._disk_failed(Failure(error))
-            raise NodeFailed(f"the disk failed: {error}") from error
+        """Run a function of the disk in a thread. While the disk is full, and the node runs, it is tried again.
+
+        Raises NodeFailed, and the node stops.
+        """
+        is_told = False
+        while True:
+            try:
+                return await self._run_in_thread(partial(function, *arguments))
+            except StoreError as error:
+                self.stop_with(ExitCode.CORRUPT, str(error))
+                raise NodeFailed(str(error)) from error
+            except OSError as error:
+                if not is_disk_full(error) or not self.running:
+                    self._disk_failed(Failure(error))
+                    raise NodeFailed(f"the disk failed: {error}") from error
+                if not is_told:
+                    is_told = True
+                    self._log.error(
+                        "{what} is not written: {error}",
+                        event=Event.WAITS_FOR_ROOM,
+                        what="what this node knows of its cluster",
+                        error=str(error),
+                    )
+            await deferLater(self._reactor, ROOM_LOOK_SECONDS)
 
     async def follow(self, leader: Following | None, broker_id: int) -> None:
         await self._settled()

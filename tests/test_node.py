@@ -21,7 +21,7 @@ from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import list_segments
 from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE
 from rmqha.store.offline.storereader import StoreReader
-from rmqha.testing.nodes import TwistdNode, free_port, logged_events
+from rmqha.testing.nodes import PutNode, TwistdNode, free_port, logged_events
 from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
 from tests.fixtures import copy_of, log_bytes, max_offset, segment_size, unpacked
@@ -431,6 +431,52 @@ def test_a_full_disk_stops_the_slave_and_room_lets_it_go_on(tmp_path: Path, mast
             assert slave.start().wait() == 0
             assert_left_clean(slave, END)
         assert log_of(slave.store) == log_bytes("slave")
+
+
+def fill(disk: Path) -> Path:
+    """Leave no block free. Returns the file to delete for room."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+    with ballast.open("ab", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    return ballast
+
+
+def make_room(disk: Path, ballast: Path) -> None:
+    ballast.unlink()
+    subprocess.run(["sync", "--file-system", str(disk)], check=True)  # until then ext4 keeps the blocks
+
+
+def test_a_slave_waits_for_room_and_goes_on_by_itself(tmp_path: Path, master: TwistdNode) -> None:
+    with small_disk(tmp_path / "disk", 16 << 20) as disk:
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(shutil.disk_usage(disk).free - (3 << 20)))
+        with TwistdNode(tmp_path, slave_options(master, *SMALL_INDEX), disk / "store", "slave") as slave:
+            slave.wait_for_event(Event.WAITS_FOR_ROOM, what="copied bytes")
+            make_room(disk, ballast)
+            slave.wait_for_state(lambda state: state.offsets.verified == END, "all of the log")
+            assert slave.is_running
+
+
+def test_a_master_refuses_puts_on_a_full_disk_and_takes_them_when_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 16 << 20) as disk:
+        options = ["--role=async-master", *FREE_PORTS, "--set=mappedFileSizeCommitLog=1048576", *SMALL_INDEX]
+        with PutNode(tmp_path, options, disk / "store", "master") as node:
+            assert node.put(10)["statuses"] == {"PUT_OK": 10}
+            ballast = fill(disk)
+            statuses: set[str] = set()
+            while len(statuses) < 2:
+                statuses.update(node.put(100)["statuses"])
+            assert statuses == {"PUT_OK", "CREATE_MAPEDFILE_FAILED"}
+            node.wait_for_event(Event.WAITS_FOR_ROOM, what="state.json")
+            assert set(node.put(10)["statuses"]) == {"CREATE_MAPEDFILE_FAILED"}
+            make_room(disk, ballast)
+            wait_until(lambda: node.put(1)["statuses"] == {"PUT_OK": 1}, "a put to be taken")
+            end = node.put(10)["end"]
+            node.wait_for_state(lambda state: state.offsets.verified == end, "state.json to be written again")
 
 
 def test_a_disk_without_any_room_is_told_at_the_start(tmp_path: Path) -> None:

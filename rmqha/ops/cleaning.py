@@ -13,7 +13,7 @@ from rmqha.events import Event
 from rmqha.remoting.turns import Turns
 from rmqha.services import PeriodicService
 from rmqha.steps import Steps
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import Cleaning, HeldLog, Retention, Slot, SlotFolder
 
@@ -106,6 +106,17 @@ class CleaningService(PeriodicService):
                 return None
 
     def _save_slots(self) -> None:
+        """Raises StoreError, OSError. On a full disk older slots do: they hold more, and deleting makes room."""
+        try:
+            self._save_changed_slots()
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._log.error(
+                "{what} are not written: {error}", event=Event.WAITS_FOR_ROOM, what="the slots", error=str(error)
+            )
+
+    def _save_changed_slots(self) -> None:
         known = {slot.name: slot.offset for slot in self._slots.slots()}
         for name, offset in self._acknowledged().items():
             if known.get(name) != offset:

@@ -10,7 +10,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.events import Event
 from rmqha.services import PeriodicService
+from rmqha.store.errors import is_disk_full
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NodeState
@@ -20,6 +22,8 @@ WRITE_INTERVAL_SECONDS = 1.0
 
 class StateFileService(Service):
     """Writes ``current()`` when it has changed. ``failed`` is called with the error if the disk fails.
+
+    While the disk is full, it tries again each second, and the file stays as it was.
 
     Offsets change all the time, and are written once a second. ``write_soon`` is for changes that are also logged, so
     that the file is not older than the log except for the time of the write. One write runs at a time.
@@ -45,7 +49,7 @@ class StateFileService(Service):
         self._written: NodeState | None = None
         self._writing: Deferred[None] | None = None
         self._soon: IDelayedCall | None = None
-        self._is_refused = False
+        self._is_refused = self._waits_for_room = False
         self._loop = PeriodicService("writing state.json", WRITE_INTERVAL_SECONDS, self._write_periodically, clock)
 
     def startService(self) -> None:
@@ -83,11 +87,24 @@ class StateFileService(Service):
         if state == self._written:
             return None
         self._written = state
-        self._writing = self._run_in_thread(partial(state.write, self._store, self._disk))
+        self._writing = self._run_in_thread(partial(state.write, self._store, self._disk)).addCallback(self._has_room)
         return self._writing
 
+    def _has_room(self, result: None) -> None:
+        self._waits_for_room = False
+        return result
+
     def _refused(self, failure: Failure) -> None:
-        """The disk has failed: report it once, and write nothing more."""
+        """A full disk may have room later. Otherwise it has failed: report it once, and write nothing more."""
+        if isinstance(failure.value, OSError) and is_disk_full(failure.value):
+            self._written = None
+            if not self._waits_for_room:
+                self._waits_for_room = True
+                error = failure.getErrorMessage()
+                self._log.error(
+                    "{what} is not written: {error}", event=Event.WAITS_FOR_ROOM, what="state.json", error=error
+                )
+            return
         self._is_refused = True
         self._stop_writing()
         self._failed(failure)

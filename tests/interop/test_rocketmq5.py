@@ -176,7 +176,7 @@ def test_a_5_x_slave_takes_topics_with_attributes(our_broker: OurBrokerFactory, 
     """The reader of 5.3.3 leaves all topics out if one attribute is not a change, or is one that it does not know."""
     master = our_broker("async-master")
     attributes = "+message.type=FIFO,+lite.topic.expiration=7"
-    fields = {**TOPIC, "topic": "TFifoOurs", "attributes": attributes}
+    fields = {**TOPIC_FIELDS, "topic": "TFifoOurs", "attributes": attributes}
     requests.ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
     slave = java_slave(version=V5, name=master.broker_name, cluster=master.cluster)
     table = slave.store / CONFIG_FOLDER / "topics.json"

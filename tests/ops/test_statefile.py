@@ -1,15 +1,20 @@
 """state.json while a node runs."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.events import Event
 from rmqha.ops.statefile import WRITE_INTERVAL_SECONDS, StateFileService
+from rmqha.store.log.mappedfile import Disk
 from rmqha.store.nodestate import NodeState, Offsets, state_path
 from tests.fixtures import new_folder
 
@@ -57,6 +62,17 @@ class WritingTests(StateFileTestCase):
     def test_the_state_is_there_as_soon_as_the_node_runs(self) -> None:
         self.assertEqual(NodeState.read(self.store), self.state)
         self.assertEqual([path.name for path in state_path(self.store).parent.iterdir()], ["state.json"])
+
+    def test_a_full_disk_is_tried_again_and_told_once(self) -> None:
+        refuse = patch.object(Disk, "replace", side_effect=OSError(errno.ENOSPC, "full"))
+        with refuse, capturedLogs() as events:
+            for _ in range(3):
+                self.grow()
+                self.clock.advance(1)
+        told = [event["what"] for event in events if event.get("event") is Event.WAITS_FOR_ROOM]
+        self.assertEqual((told, self.failures), (["state.json"], []))
+        self.clock.advance(1)
+        self.assertEqual(NodeState.read(self.store), self.state)
 
     def test_it_is_written_at_most_once_a_second(self) -> None:
         for _ in range(40):
@@ -171,7 +187,7 @@ class SlowDiskTests(StateFileTestCase):
 
     def test_stopping_ends_when_the_write_that_runs_fails(self) -> None:
         stopped = self.running.stopService()
-        self.writes[0][2].errback(OSError(28, "No space left on device"))
+        self.writes[0][2].errback(OSError(errno.EIO, "Input/output error"))
         self.successResultOf(stopped)
         self.assertEqual([failure.type for failure in self.failures], [OSError])
 

@@ -38,6 +38,7 @@ from rmqha.ha.slave.replica import (
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.services import PeriodicService
 from rmqha.settings import FlushDiskType
+from rmqha.store.errors import is_disk_full
 from rmqha.store.log.flush import Flusher
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.brokerinfo import settling_seconds
@@ -199,6 +200,7 @@ class HASlaveService(Service):
         self._sync_flush = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._target: int | None = None
         self._fruitless_connections = 0
+        self._waits_for_room = self._room_is_told = False
         self.refusals: Counter[str] = Counter()
         """How many connections ended because of what the master sent, by the error's name."""
         self._verified_at_connect = -1
@@ -589,6 +591,8 @@ class HASlaveService(Service):
             self._log.info("slave is {state}: {reason}", event=Event.SLAVE_STATE, state=state.name, reason=reason)
         if state is ReplicaState.IN_SYNC or state is ReplicaState.CATCHING_UP:
             self._retries.connected()
+        if state is ReplicaState.IN_SYNC:
+            self._room_is_told = False
         self._in_state(state)
 
     def gave_up(self, failure: Failure) -> None:
@@ -610,7 +614,7 @@ class HASlaveService(Service):
             if not self._is_quiet:
                 self._log.warn("closing the connection to the master: {reason}", event=error.event, reason=str(error))
         elif isinstance(error, OSError):
-            self._disk_failed(failure)
+            self._disk_refused(error)
         else:
             self._log.failure("closing the connection to the master", failure, event=Event.MASTER_CONNECTION_FAILED)
 
@@ -684,11 +688,33 @@ class HASlaveService(Service):
             self._client.startService()
             self._expect_connection()
 
+    def _disk_refused(self, error: OSError) -> None:
+        """The log could not be written. If the disk is full, the next connection goes on from here.
+
+        A run that ends by itself (``--once``) ends now.
+        """
+        if not is_disk_full(error) or self._options.once:
+            self._disk_failed(Failure(error))
+            return
+        self._waits_for_room = True
+        if self._room_is_told:
+            return
+        self._room_is_told = True
+        self._log.error(
+            "{what} are not written: {error}", event=Event.WAITS_FOR_ROOM, what="copied bytes", error=str(error)
+        )
+
     def connection_lost(self) -> None:
         try:
             self.replica.connection_lost()
-        except OSError:
-            self._disk_failed(Failure())
+        except OSError as error:
+            self._disk_refused(error)
+            if not self._waits_for_room:
+                return
+        if self._waits_for_room:  # it is not the master's fault that this connection brought little
+            self._waits_for_room = False
+            if self.running:
+                self._clock.callLater(0, self._expect_connection)
             return
         brought_nothing = self._store.commit_log.verified_offset == self._verified_at_connect
         if not self.replica.is_doubt_refused:  # the next connection asks for later bytes

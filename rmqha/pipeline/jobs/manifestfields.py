@@ -1,4 +1,4 @@
-"""Reads the fields of manifests. Whoever may write to an archive's folder can give them any value.
+"""Reads the fields of manifests. A stranger may have written to the archive's folder, so any value is possible.
 
 All functions raise ValueError, which names the field.
 """

@@ -1,5 +1,6 @@
 """A slave's service: it reconnects, acts on verdicts, and decides when and how a ``--once`` run ends."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -8,8 +9,10 @@ from unittest.mock import patch
 import pytest
 from twisted.application.service import IService
 from twisted.internet.defer import Deferred, execute
+from twisted.logger import capturedLogs
 from zope.interface.verify import verifyObject
 
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.contact import seconds_of
 from rmqha.ha.slave.protocol import IConnectionOwner
@@ -923,7 +926,7 @@ class FlushTests(SlaveNodeTestCase):
         line, request = self.connect()
 
         def refuse(offset: int, *data: bytes) -> None:
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.EIO, "Input/output error")
 
         self.patch(self.log, "append_data", refuse)
         line.deliver(wire(IMAGE.transfers(request)))
@@ -931,6 +934,32 @@ class FlushTests(SlaveNodeTestCase):
         (failure,) = self.disk_failures
         failure.trap(OSError)
         self.assertEqual(line.take(), b"")
+
+    def test_a_full_disk_is_waited_for_and_told_once(self) -> None:
+        """No connection counts as one that brought nothing: the master is not to blame."""
+        self.view = VIEW
+        self.start()
+        append, is_full = self.log.append_data, True
+
+        def refuse(offset: int, *data: bytes) -> None:
+            if is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            append(offset, *data)
+
+        self.patch(self.log, "append_data", refuse)
+        with capturedLogs() as events:
+            for _ in range(12):
+                line, request = self.connect()
+                line.deliver(wire(IMAGE.transfers(request)))
+                self.assertTrue(line.aborted)
+        self.assertEqual(self.disk_failures, [])
+        self.assertEqual(
+            [event["what"] for event in events if event.get("event") is Event.WAITS_FOR_ROOM], ["copied bytes"]
+        )
+        is_full = False
+        line, request = self.connect()
+        line.deliver(wire(IMAGE.transfers(request)))
+        self.assertEqual(self.log.verified_offset, IMAGE.end)
 
     def test_a_disk_that_refuses_to_cut_half_a_record_is_told_of(self) -> None:
         self.view = VIEW
