@@ -20,6 +20,23 @@ PANELS: list[tuple[str, str, list[tuple[str, str]]]] = [
             ("rmqha_in_sync_slaves_needed{OF}", "{{instance}} needed"),
         ],
     ),
+    (
+        "Failover: who leads, and how many hold every message",
+        "none",
+        [
+            ("rmqha_failover_leader{OF} == 1", "{{instance}} leads"),
+            ("rmqha_failover_sync_members{OF} and rmqha_failover_leader{OF} == 1", "{{node_id}} in the sync set"),
+        ],
+    ),
+    (
+        "Failover: epoch, and the leader's lease",
+        "none",
+        [
+            ("rmqha_failover_epoch{OF}", "{{instance}} epoch"),
+            ("rmqha_failover_lease_seconds{OF}", "{{instance}} lease, s"),
+        ],
+    ),
+    ("Failover: the coordinator answers", "none", [("rmqha_coordinator_up{OF}", "{{instance}}")]),
     ("Messages in", "ops", [("sum by (instance) (rate(rocketmq_messages_in_total{OF}[1m]))", "{{instance}}")]),
     ("Messages out", "ops", [("sum by (instance) (rate(rocketmq_messages_out_total{OF}[1m]))", "{{instance}}")]),
     (

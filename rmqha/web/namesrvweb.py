@@ -1,8 +1,10 @@
 """The HTTP port of a name server: metrics, health checks, and a page with all registered brokers."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +14,7 @@ from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 
 import rmqha
 from rmqha.coordination.witness.http import WitnessFactory
+from rmqha.failover.keys import LEADER, MEMBERS, ROOT, InvalidKey, Leader, decode
 from rmqha.ha.slave.contact import iso_of
 from rmqha.histogram import Histogram
 from rmqha.namesrv.routeinfo import LiveBroker, RouteInfoManager
@@ -27,6 +30,8 @@ from rmqha.web.server import Handler, Server, text_page
 from rmqha.web.sharing import SharedWork
 
 SHOWN_BROKERS = 300
+SHOWN_MEMBERS = 20
+CLUSTER_KEY = re.compile(rf"{ROOT}/(?P<cluster>[^/]+)/(?P<broker>[^/]+)/(?P<rest>.+)", re.DOTALL)
 MAX_BROKERS = 2000
 """The addresses that metrics and the page look at."""
 
@@ -55,6 +60,39 @@ def masters_of(brokers: list[LiveBroker]) -> dict[tuple[str, str], int]:
     """By cluster and name of each broker: how many of its addresses say that they are its master."""
     masters = Counter((each.cluster, each.name) for each in brokers if each.broker_id == 0)
     return {(each.cluster, each.name): masters[each.cluster, each.name] for each in brokers}
+
+
+def witness_facts(witness: WitnessFactory) -> Facts:
+    """What a witness keeps: how much, and who leads each cluster. Odd keys are left out."""
+    service = witness.calls.service
+    clusters: dict[tuple[str, str], dict[str, bytes]] = {}
+    for key, each in service.state.keys.items():
+        found = CLUSTER_KEY.fullmatch(key)
+        if found is not None:
+            clusters.setdefault((found["cluster"], found["broker"]), {})[found["rest"]] = each.value
+    return {
+        "keys": len(service.state.keys),
+        "leases": len(service.state.leases),
+        "revision": service.state.revision,
+        "failure": service.failure,
+        "clusters": [
+            {"cluster": cluster, "name": broker, **_leadership(keys)}
+            for (cluster, broker), keys in sorted(clusters.items())[:SHOWN_BROKERS]
+        ],
+    }
+
+
+def _leadership(keys: Mapping[str, bytes]) -> Facts:
+    """Who leads a cluster with these keys, and its members."""
+    leader = None
+    with suppress(InvalidKey):
+        leader = decode(Leader, LEADER, keys[LEADER]) if LEADER in keys else None
+    members = sorted(name.removeprefix(MEMBERS) for name in keys if name.startswith(MEMBERS))
+    return {
+        "leader": None if leader is None else leader.node,
+        "epoch": None if leader is None else leader.epoch,
+        "members": members[:SHOWN_MEMBERS],
+    }
 
 
 def metrics(facts: NameServerFacts, server: Callable[[], Server], form: Format) -> Steps[bytes]:
@@ -125,6 +163,7 @@ class ClusterPage(FactsPage):
                 for each in brokers[:SHOWN_BROKERS]
             ],
             "ports": ports,
+            "witness": None if self._facts.witness is None else witness_facts(self._facts.witness),
             "log": [each._asdict() for each in reversed(self._facts.warnings.last)],
         }
 

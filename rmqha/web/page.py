@@ -11,6 +11,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -94,6 +95,14 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h" if minutes < 2880 else f"{minutes // 1440} days"
 
 
+def moment(text: str) -> str:
+    """A time of ISO 8601 as people read it, in UTC; another text as it is."""
+    try:
+        return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except ValueError:
+        return text
+
+
 def environment() -> Environment:
     """What the templates of all pages share."""
     made = Environment(
@@ -104,7 +113,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(count=count, bytes=byte_size, duration=duration, name=name)
+    made.filters.update(count=count, bytes=byte_size, duration=duration, name=name, moment=moment)
     return made
 
 

@@ -2,9 +2,16 @@
 
 import json
 
+from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.coordination.interface import Put
+from rmqha.coordination.state import Write
+from rmqha.coordination.witness.calls import Calls, Logins
+from rmqha.coordination.witness.http import Peers, WitnessFactory
+from rmqha.coordination.witness.service import WitnessService
+from rmqha.failover.keys import Leader, encode
 from rmqha.namesrv.peers import Peer
 from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
 from rmqha.remoting.protocol import RemotingFactory
@@ -12,6 +19,7 @@ from rmqha.web.namesrvweb import NameServerFacts, name_server_handlers
 from rmqha.web.sampling import RecentWarnings
 from rmqha.web.server import Page, Query, Server
 from rmqha.web.sharing import SharedWork
+from tests.fixtures import new_folder
 from tests.web.test_exposition import HOSTILE, values_in
 from tests.web.test_node_pages import MARKUP, Outline
 
@@ -20,7 +28,10 @@ class ClusterPageTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.routes = RouteInfoManager(self.clock.seconds)
-        facts = NameServerFacts(self.routes, RemotingFactory({}, self.clock), RecentWarnings(), None)
+        self.serve()
+
+    def serve(self, witness: WitnessFactory | None = None) -> None:
+        facts = NameServerFacts(self.routes, RemotingFactory({}, self.clock), RecentWarnings(), None, witness)
         self.server = Server(name_server_handlers(facts, SharedWork(self.clock), lambda: self.server), self.clock)
 
     def register(self, name: str, broker_id: int, address: str) -> object:
@@ -71,6 +82,38 @@ class ClusterPageTests(SynchronousTestCase):
     def test_a_name_without_a_master(self) -> None:
         self.register("broker-b", 1, "10.0.0.2:10911")
         self.assertEqual(json.loads(self.get("/status.json").body)["withoutMaster"], ["broker-b"])
+
+    def test_the_witness_shows_what_it_keeps_and_who_leads(self) -> None:
+        self.assertIsNone(json.loads(self.get("/status.json").body)["witness"])
+        self.assertNotIn("Witness", Outline(self.get("/").body).words)
+        service = WitnessService(self.clock, new_folder(self) / "witness", lambda work: execute(work))
+        self.addCleanup(service.stopService)
+        self.serve(WitnessFactory(Calls(service, Logins(None)), self.clock, Peers(lambda _: True)))
+        self.assertIn("No failover cluster", Outline(self.get("/").body).words)
+        leader = encode(Leader("a", "s", 7))
+        keys = {"/rmqha/C/b/leader": leader, "/rmqha/C/b/members/a": b"{}", "/rmqha/C/b/members/b": b"{}"}
+        odd = {
+            "/rmqha/C/odd/leader": b"no JSON",
+            "/rmqha/C/gone/epoch": b"{}",
+            "/else": b"",
+            f"/rmqha/{MARKUP}/x/y": b"",
+        }
+        service.state.apply(Write(tuple(Put(key, value) for key, value in {**keys, **odd}.items())), 0.0)
+        found = json.loads(self.get("/status.json").body)["witness"]
+        self.assertEqual((found["keys"], found["leases"]), (7, 0))
+        of_name = {each["name"]: each for each in found["clusters"]}
+        shown = {"cluster": "C", "name": "b", "leader": "a", "epoch": 7, "members": ["a", "b"]}
+        self.assertEqual(of_name["b"], shown)
+        self.assertEqual([of_name[name]["leader"] for name in ("odd", "gone")], [None, None])
+        words = Outline(self.get("/").body).words
+        for text in ("7 keys", "a, b", "nobody leads"):
+            self.assertIn(text, words)
+
+    def test_displaced_is_explained_only_if_a_broker_is(self) -> None:
+        self.register("broker-a", 0, "10.0.0.1:10911")
+        self.assertNotIn("Displaced", Outline(self.get("/").body).words)
+        self.register("broker-a", 0, "10.0.0.2:10911")
+        self.assertIn("Displaced", Outline(self.get("/").body).words)
 
     def test_hostile_names(self) -> None:
         for number, name in enumerate((*HOSTILE, MARKUP)):

@@ -3,6 +3,7 @@
 import json
 import re
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -16,8 +17,11 @@ from rmqha.store.retention import Slot
 from rmqha.web.catalogue import NODE, OTHER
 from rmqha.web.exposition import MAX_SERIES
 from rmqha.web.nodefacts import STATES
+from rmqha.web.nodeweb import node_handlers
 from rmqha.web.page import SHOWN_GROUPS, shown
 from rmqha.web.sampling import SAMPLE_SECONDS, DiskFacts
+from rmqha.web.server import Server
+from rmqha.web.sharing import SharedWork
 from tests.web.nodes import NodeWebTestCase
 from tests.web.test_exposition import HOSTILE, values_in
 
@@ -149,6 +153,32 @@ class NodeMetricsTests(NodeWebTestCase):
         self.assertIn(("rmqha_epoch", "broker"), values_in(zlib.decompress(page.body, 31), is_openmetrics=True))
 
 
+CLUSTER_FACTS: dict[str, Any] = {
+    "state": "LEADER",
+    "member": "b",
+    "leader": "b",
+    "epoch": 3,
+    "reason": "it leads",
+    "problem": None,
+    "coordinator": True,
+    "leaseSeconds": 8.7,
+    "mode": "sync",
+    "paused": False,
+    "sync": ["a", "b"],
+    "members": [],
+    "history": [
+        {
+            "n": n,
+            "node": node,
+            "start": 0,
+            "time": f"2026-11-25T18:{minute}:02.259+00:00",
+            "cause": "the leader stopped",
+        }
+        for n, node, minute in ((2, "a", 18), (3, "b", 19))
+    ],
+}
+
+
 class StatusPageTests(NodeWebTestCase):
     def page(self) -> Outline:
         page = self.get("/")
@@ -171,6 +201,19 @@ class StatusPageTests(NodeWebTestCase):
         assert isinstance(offsets, dict)
         self.assertEqual(offsets["written"], self.store.commit_log.max_offset)
         self.assertIn(f"{offsets['written']:,}", words)
+
+    def test_a_member_of_a_failover_cluster_shows_one_epoch_and_its_last_leaders_the_newest_first(self) -> None:
+        node = self.begin()
+        node.state_facts["epoch"] = 41
+        self.assertIn("epoch 41 rmqha_epoch", self.page().words)
+        self.facts = replace(self.facts, cluster=lambda _: CLUSTER_FACTS)
+        self.server = Server(node_handlers(self.facts, SharedWork(self.clock), lambda: self.server), self.clock)
+        words = self.page().words
+        self.assertIn("epoch 3 rmqha_failover_epoch", words)
+        self.assertNotIn("epoch 41", words)
+        newer, older = (words.index(f"2026-11-25 18:{minute}:02 UTC") for minute in (19, 18))
+        self.assertLess(newer, older)
+        self.assertNotIn("T18:19", words)
 
     def test_the_json_has_all_of_state_json(self) -> None:
         self.begin()

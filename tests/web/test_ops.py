@@ -62,3 +62,18 @@ def test_the_dashboard_is_one_that_grafana_imports() -> None:
         assert all(target["expr"] for target in panel["targets"])
         assert panel["datasource"]["uid"] == "${datasource}"
     assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "cluster", "node"}
+
+
+def test_what_a_failover_cluster_tells_is_watched_and_shown() -> None:
+    metrics = {name for name in BY_NAME if name.startswith(("rmqha_failover_", "rmqha_coordinator_"))}
+    assert len(metrics) >= 5
+    alerts = expressions_of((OPS / "alerts.yml").read_text())
+    assert metrics - set(NAMES.findall(alerts)) == {"rmqha_failover_lease_seconds"}  # without a lease nobody leads
+    assert metrics <= set(NAMES.findall((OPS / "grafana-dashboard.json").read_text()))
+
+
+def test_every_alert_is_explained() -> None:
+    page = (OPS.parent / "docs" / "observability.md").read_text()
+    names = re.findall(r"- alert: (\w+)", (OPS / "alerts.yml").read_text())
+    assert len(names) > 15
+    assert [name for name in names if not re.search(rf"^\|.*\b{name}\b.*\|", page, re.MULTILINE)] == []
