@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from twisted.application.service import Service
-from twisted.internet.defer import execute, fail, maybeDeferred
+from twisted.internet.defer import Deferred, execute, fail, maybeDeferred, succeed
 from twisted.internet.testing import MemoryReactorClock
 
 from rmqha.broker.background.outerapi import MasterAddresses
@@ -58,7 +58,7 @@ class BrokerServiceTests(BrokerStoreTestCase):
         self.assertLessEqual(SENDS, fast)
 
     def test_all_that_clients_and_tools_need_is_answered(self) -> None:
-        elsewhere = set(range(100, 107)) | {205, 206, 216, 219, 224, 304, 318, 319, 322, 327}  # the name server
+        elsewhere = set(range(100, 107)) | {205, 206, 216, 217, 219, 224, 304, 318, 319, 322, 327}  # the name server
         to_clients = {
             RequestCode.CHECK_TRANSACTION_STATE,
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
@@ -142,6 +142,34 @@ class BrokerServiceTests(BrokerStoreTestCase):
         self.change(b"fileReservedTime=7")
         self.assertEqual([settings.broker_permission for settings in self.told], [4])
         self.assertEqual(broker.config()["brokerPermission"], "4")
+
+    def test_an_address_of_ipv6_has_brackets_with_name_servers(self) -> None:
+        for given in ("::1", "[::1]"):
+            broker = self.make(brokerIP1=given)
+            self.assertEqual(broker.broker_addr, f"[::1]:{broker.store_host.port}")
+            self.assertTrue(broker.ha_server_addr.startswith("[::1]:"))
+            self.assertTrue(broker.store_host.is_ipv6)
+
+    def test_new_messages_have_the_address_that_the_name_of_brokerip1_has_now(self) -> None:
+        known = {"broker.example.com": "192.0.2.1"}
+
+        def find(name: str) -> Deferred[str]:
+            return succeed(known[name]) if name in known else fail(OSError("no answer"))
+
+        self.open(brokerIP1="broker.example.com")
+        surroundings = Surroundings("127.0.0.1", addresses=dict(known), find_address=find)
+        broker = BrokerService(self.settings, self.store, self.clock, execute, surroundings)
+        port = broker.store_host.port
+        broker.startService()
+        for address in ("192.0.2.1", "192.0.2.2", None):
+            with self.subTest(address):
+                known.clear()
+                if address is not None:
+                    known["broker.example.com"] = address
+                self.clock.advance(30)
+                self.assertEqual(broker.store_host, Host.parse(address or "192.0.2.2", port))
+                self.assertEqual(broker.broker_addr, f"broker.example.com:{port}")
+        self.successResultOf(broker.stopService())
 
     def test_what_name_servers_say_of_the_master_reaches_the_node_and_the_tables_copying(self) -> None:
         told: list[MasterAddresses] = []
