@@ -265,7 +265,9 @@ class FailoverAgent(Service):
         return LOOK_SECONDS if looks else self._config.renew
 
     def _doubt(self) -> str | None:
-        """What is wrong with the keys, although the coordinator answers."""
+        """What is wrong with the keys, although the coordinator answers. A leader writes them again at once."""
+        if self.state is FailoverState.LEADER:
+            return None  # what it has just written is newer than what it has read
         return _older(self.view, self._known) if self.view is not None and self._doubts(self.view) else None
 
     async def _sleep(self, seconds: float) -> None:
