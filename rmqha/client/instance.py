@@ -310,8 +310,12 @@ class OneBroker:
     async def find_route(self, client: MQClient, topic: str) -> TopicRoute | None:
         """Raises MQClientError, MQBrokerError."""
         answer = await client.call(self._address, RequestCode.GET_ALL_TOPIC_CONFIG)
-        config = _content(answer, TopicConfigTable.from_json).topic_config_table.get(topic)
-        return None if config is None else TopicRoute.of_broker(self._address, config)
+
+        def route(content: Any) -> TopicRoute | None:
+            config = TopicConfigTable.from_json(content).topic_config_table.get(topic)
+            return None if config is None else TopicRoute.of_broker(self._address, config)
+
+        return _content(answer, route)
 
 
 def _content(answer: RemotingCommand, parse: Callable[[Any], Content]) -> Content:
