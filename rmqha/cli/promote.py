@@ -136,7 +136,7 @@ async def _store_of(address: str, endpoint: IStreamClientEndpoint, reactor: Any)
         raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not say what a node says: {error}") from error
     store = Path(config.get("storePathRootDir", ""))
     ours = None
-    with suppress(StoreError, OSError, ValueError):  # a stranger's text may be no path at all
+    with suppress(StoreError, OSError, ValueError):  # a stranger's text need not be a path
         ours = NodeState.read(store)
     if ours is None or ours.store_id != theirs.store_id:
         raise Trouble(

@@ -10,7 +10,7 @@ from rmqha.wire.beans import LONG_BITS, java, read_bean, read_integer, read_obje
 
 MASTER_ID = 0
 MAX_QUEUES = 1 << 17
-"""A route with more queues than this is not believed: a client would be busy with it for ever."""
+"""A route with more queues than this is not believed: a client would never be done with it."""
 
 
 def _addresses(content: Any, _: Any) -> dict[int, str]:
