@@ -1,9 +1,17 @@
 """What commands print of bytes that strangers have written: a terminal obeys nothing of it."""
 
+import ast
 import json
 import os
 from dataclasses import replace
+from io import BytesIO, StringIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+from rmqha import cli, commands
+from rmqha.cli.shared import print_body
+from rmqha.pipeline import cli as jobs_cli
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.testing.records import lay_segments, make_record, write_segments
@@ -15,6 +23,17 @@ from tests.test_cli import CommandTestCase
 HOSTILE = "x\x1b[2J\x07\r\n\x9b31m\u202egnp.\u2028y"
 ESCAPED = r"x\x1b[2J\x07\r\n\x9b31m\u202egnp.\u2028y"
 SEGMENT_SIZE = 16384
+PRINTERS = {
+    ("commands.py", "say"),
+    ("shared.py", "print_json"),
+    ("shared.py", "print_body"),
+    ("tables.py", "print_table"),
+    ("cli.py", "_print_json"),
+    ("doctor.py", "_tell"),  # it escapes, and wraps long lines
+    ("lag.py", "lag"),  # JSON, and a text of its own
+    ("cluster.py", "_give"),  # JSON
+}
+"""Who prints, and escapes what it prints."""
 
 
 def record_of_stranger(number: int, offset: int) -> Record:
@@ -78,3 +97,29 @@ class HostileTextTests(CommandTestCase):
         for command in (["verify"], ["recover"], ["restore-cut"], ["job", "verify"], ["job", "stats"]):
             with self.subTest(command):
                 self.assert_harmless(self.run_command(*command, self.hostile_store).output)
+
+    def test_bodies_do_not_reach_a_terminal_as_they_are(self) -> None:
+        """A pipe or a file gets the bytes."""
+        record = replace(record_of_stranger(0, 0), body=b"\x1b]52;c;AAAA\x07\xff\n\xc3\xa9")
+
+        class Terminal(StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        escaped = "\\x1b]52;c;AAAA\\x07\\udcff\\n\u00e9\n"
+        for stdout, expected in ((Terminal(), escaped), (BytesIO(), record.body + b"\n")):
+            out: Any = stdout if isinstance(stdout, Terminal) else TextIOWrapper(stdout)
+            with patch("sys.stdout", out):
+                print_body(record)
+                out.flush()
+                self.assertEqual(stdout.getvalue(), expected)
+
+    def test_nothing_is_printed_without_a_look_at_it(self) -> None:
+        """Commands print with ``say``, ``print_json`` and ``print_table``, which escape. These are the exceptions."""
+        found = set()
+        for path in [*Path(cli.__file__).parent.glob("*.py"), Path(jobs_cli.__file__), Path(commands.__file__)]:
+            for function in ast.walk(ast.parse(path.read_text())):
+                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                    calls = [ast.unparse(each.func) for each in ast.walk(function) if isinstance(each, ast.Call)]
+                    found |= {(path.name, function.name) for call in calls if call in ("click.echo", "print")}
+        self.assertEqual(found, PRINTERS)

@@ -1,18 +1,29 @@
 """``rmqha promote --dry-run``: what an operator is told before a promotion."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
+from typing import Any, cast
 
+import orjson
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.commands import Trouble
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.store.nodestate import NodeState, Offsets
+from rmqha.wire.brokerinfo import NODE_STATE_KEY
 from tests.fixtures import new_folder
 from tests.store.offline.test_prefix import fixed_log, store_of
 from tests.store.queues import Writer
 from tests.store.test_popinflight import JAVAS_CHECKPOINT, REVIVE
 from tests.test_cli import CommandTestCase
+
+promote_module = import_module("rmqha.cli.promote")
 
 
 class DryRunTests(CommandTestCase):
@@ -63,3 +74,25 @@ class PoppedTests(CommandTestCase):
             self.assertEqual(refused.exit_code, ExitCode.IN_USE)
             self.assertIn("--abandon-popped promotes it anyway", refused.output)
         self.assertIn("They were abandoned", self.output_of("promote", store, "--abandon-popped"))
+
+
+class LyingNodeTests(SynchronousTestCase):
+    """A node at an address may answer anything."""
+
+    def promoted(self, state: str, store: str) -> str:
+        def asked(answer: dict[str, str]) -> Callable[..., Deferred[dict[str, str]]]:
+            return lambda *_: succeed(answer)
+
+        self.patch(promote_module, "ask_config", asked({"storePathRootDir": store}))
+        self.patch(promote_module, "ask_runtime_info", asked({NODE_STATE_KEY: state}))
+        finding = Deferred.fromCoroutine(promote_module._store_of("h:1", cast(Any, None), None))
+        return str(self.failureResultOf(finding, Trouble).value)
+
+    def test_it_gets_one_sentence(self) -> None:
+        sound = orjson.dumps(NodeState("1f").as_json()).decode()
+        for state, store in (("", "/x"), ("{", "/x"), ("[]", "/x"), ('{"storeId": 1}', "/x"), ("null", "/x")):
+            with self.subTest(state):
+                self.assertIn("h:1 does not say what a node says", self.promoted(state, store))
+        for store in ("/x\0y", "", "x" * 5000, "/proc/self/mem"):
+            with self.subTest(store):
+                self.assertIn("runs on another machine", self.promoted(sound, store))

@@ -57,6 +57,21 @@ class RestoreCommandTests(CommandTestCase):
         self.assertEqual(complaint.exit_code, 2)
         self.assertIn("it has no zone", complaint.stderr)
 
+    def test_a_time_outside_the_log_wants_a_second_word(self) -> None:
+        """A mistyped year made an empty store, or a copy of everything, and looked like success."""
+        times = [record.store_timestamp for _, record in self.records]
+        for wanted, said in (("2000-01-01T00:00:00Z", "would be empty"), ("2999-01-01T00:00:00Z", "in the future")):
+            with self.subTest(wanted):
+                options = ("restore", self.source, "--output", self.output, "--to-time", wanted)
+                result = self.run_command(*options)
+                self.assertEqual((result.exit_code, result.stdout), (2, ""))
+                self.assertIn(said, result.stderr)
+                self.assertFalse(self.output.exists())
+                told = self.json_of(*options, "--outside", "--dry-run")
+                self.assertEqual(told["end"], END if "future" in said else 0)
+        late = self.output_of("restore", self.source, "--output", self.output, "--to-time", max(times) + 1, "--dry-run")
+        self.assertIn("nothing is left out", late)
+
     def test_a_clock_that_was_set_back_is_named(self) -> None:
         """Message 20 was stored at the time of message 10. A restore to a time ends at the first later message."""
         made = fixed_log(time_of=lambda number: FIRST_TIME + 1000 * (number if number < 20 else number - 10))

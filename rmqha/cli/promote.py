@@ -169,10 +169,13 @@ async def _store_of(address: str, endpoint: IStreamClientEndpoint, reactor: Any)
         raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {reason_of(error)}") from error
     if NODE_STATE_KEY not in info:
         raise Trouble(ExitCode.USAGE, f"{address} is not a node of rmqha: it cannot be promoted")
-    theirs = NodeState.from_json(info[NODE_STATE_KEY])
+    try:
+        theirs = NodeState.from_json(info[NODE_STATE_KEY])
+    except ValueError as error:
+        raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not say what a node says: {error}") from error
     store = Path(config.get("storePathRootDir", ""))
     ours = None
-    with suppress(StoreError, OSError):
+    with suppress(StoreError, OSError, ValueError):  # a stranger's text need not be a path
         ours = NodeState.read(store)
     if ours is None or ours.store_id != theirs.store_id:
         raise Trouble(

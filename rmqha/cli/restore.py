@@ -1,5 +1,6 @@
 """``rmqha restore`` and ``rmqha backup``: copies of a store, up to a place in its log or as it is now."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,9 @@ def _message(_context: click.Context, _option: click.Parameter, text: str | None
 @click.option(
     "--to-message", default=None, metavar="TOPIC:QUEUE:OFFSET", callback=_message, help="Before this message."
 )
+@click.option(
+    "--outside", is_flag=True, help="Also if the place leaves out every message, or --to-time is in the future."
+)
 @click.option("--inclusive", is_flag=True, help="Keep the record, or the messages of that millisecond, too.")
 @DRY_RUN
 @SETTINGS
@@ -63,6 +67,7 @@ def restore(
     to_offset: int | None,
     to_message: tuple[str, int, int] | None,
     inclusive: bool,
+    outside: bool,
     dry_run: bool,
     conf: Path | None,
     sets: tuple[str, ...],
@@ -80,8 +85,19 @@ def restore(
         raise Trouble(ExitCode.USAGE, "give one of --to-time, --to-offset and --to-message")
     settings = _settings(source, conf, sets)
     target = Target(to_time, to_offset, to_message, inclusive)
+    if to_time is not None and to_time > time.time() * 1000 and not outside:
+        raise Trouble(
+            ExitCode.USAGE, f"--to-time {iso_time(to_time)} is in the future: name another time, or give --outside"
+        )
     log = examine_source(settings, NodeState.read(source))
-    _run(settings, output, CopyKind.RESTORE, log, _find(settings, log.end, target), dry_run, as_json)
+    cut = _find(settings, log.end, target)
+    if log.end and cut.last_timestamp is None and to_time is not None and not outside:
+        raise Trouble(
+            ExitCode.USAGE,
+            f"no message of {source} was stored before {iso_time(to_time)}: the new store would be empty. Name another "
+            "time, or give --outside",
+        )
+    _run(settings, output, CopyKind.RESTORE, log, cut, dry_run, as_json)
 
 
 @click.command()
@@ -142,6 +158,8 @@ def _tell(plan: CopyPlan, cut: Cut, source_end: int, done: CopyDone | None) -> N
     say(f"{plan.output} {would}hold{'s' if done else ''} the log from {plan.min_offset} to {plan.end}{last}")
     if plan.end < source_end:
         say(f"{source_end - plan.end} bytes of the log follow that place in {plan.source}")
+    elif plan.kind is CopyKind.RESTORE:
+        say(f"nothing is left out: no message of {plan.source} follows that place")
     if cut.earlier_after:
         say(
             f"{cut.earlier_after} messages after that place were stored at earlier times: the clock was set back. They "

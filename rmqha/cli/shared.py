@@ -1,6 +1,7 @@
 """What the commands share: options, opening a store, a progress bar, running the reactor until an answer arrives."""
 
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -304,13 +305,20 @@ def run_client(reactor: Any, client: MQClient, work: Coroutine[Any, Any, None]) 
 
 
 def print_body(record: Record) -> None:
-    """Print a message's body, decompressed, and a line end. If it cannot be decompressed: as it is, with a warning."""
+    """Print a message's body, decompressed, and a line end. If it cannot be decompressed: as it is, with a warning.
+
+    A terminal gets a text without control characters: anyone may have written the body. A file or a pipe gets the
+    bytes.
+    """
     try:
         body = inflated_body(record)
     except BodyError as error:
-        click.echo(f"printed as it is: {error}", err=True)
+        say(f"printed as it is: {error}", err=True)
         body = record.body
-    click.echo(body)
+    if sys.stdout.isatty():
+        say(body.decode("utf-8", "surrogateescape"))
+    else:
+        click.echo(body)
 
 
 def blank_line(offset: int, blank: Blank, as_json: bool) -> str:

@@ -387,12 +387,18 @@ class OneBroker:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            listed = await client.call(self._address, RequestCode.GET_ALL_TOPIC_CONFIG)
-            config = _content(listed, TopicConfigTable.from_json).topic_config_table.get(topic)
-            return None if config is None else TopicRoute.of_broker(self._address, config)
+
+            def listed_route(content: Any) -> TopicRoute | None:
+                config = TopicConfigTable.from_json(content).topic_config_table.get(topic)
+                return None if config is None else TopicRoute.of_broker(self._address, config)
+
+            return _content(await client.call(self._address, RequestCode.GET_ALL_TOPIC_CONFIG), listed_route)
         if answer.code != ResponseCode.SUCCESS:
             raise MQBrokerError.of(answer)
-        return TopicRoute.of_broker(self._address, _content(answer, partial(TopicConfig.from_json, topic_name=topic)))
+        return _content(
+            answer,
+            lambda content: TopicRoute.of_broker(self._address, TopicConfig.from_json(content, topic_name=topic)),
+        )
 
 
 def _content(answer: RemotingCommand, parse: Callable[[Any], Content]) -> Content:

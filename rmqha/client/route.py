@@ -9,6 +9,8 @@ from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig
 from rmqha.wire.beans import LONG_BITS, java, read_bean, read_integer, read_objects, read_text, shorten
 
 MASTER_ID = 0
+MAX_QUEUES = 1 << 17
+"""A route with more queues than this is not believed: a client would never be done with it."""
 
 
 def _addresses(content: Any, _: Any) -> dict[int, str]:
@@ -42,6 +44,16 @@ class TopicRoute:
 
     addresses: dict[str, dict[int, str]]
     queues: tuple[QueueData, ...]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if the topic has a number of queues that no topic has."""
+        count = 0
+        for data in self.queues:
+            if min(data.read_queue_nums, data.write_queue_nums) < 0:
+                raise ValueError(f"{data.read_queue_nums} and {data.write_queue_nums} are not numbers of queues")
+            count += max(data.read_queue_nums, data.write_queue_nums)
+        if count > MAX_QUEUES:
+            raise ValueError(f"the topic has {count} queues, more than {MAX_QUEUES}")
 
     @classmethod
     def from_json(cls, content: Any) -> Self:
