@@ -45,7 +45,7 @@ PULL_FIELDS = {
     "queueId": "0",
     "queueOffset": "0",
     "maxMsgNums": "32",
-    "sysFlag": "0",
+    "sysFlag": "4",
     "commitOffset": "0",
     "suspendTimeoutMillis": "0",
     "subscription": "*",
