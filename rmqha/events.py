@@ -353,6 +353,11 @@ class Event(StrEnum):
     REWOUND = "rewound", "warn", "The slave cut what its master does not have. The bytes are kept in `kept`."
     NOT_REWOUND = "not_rewound", "error", "The slave could not rewind its log, for the given reason. It tries again."
     PROMOTION_STARTED = "promotion_started", "warn", "The slave is promoted, and stops following its master."
+    MASTER_FOUND_BY_NOBODY = (
+        "master_found_by_nobody",
+        "warn",
+        "No name server knows a promoted master: clients do not find it.",
+    )
     POPPED_ABANDONED = (
         "popped_abandoned",
         "warn",

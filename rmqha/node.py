@@ -26,7 +26,7 @@ from rmqha.ha.slave.forkprobe import find_fork_with_master
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.masterendpoints import MasterEndpoints
 from rmqha.nodeplan import NodePlan
-from rmqha.opennode import OpenNode, Process
+from rmqha.opennode import FOUND_BY_NOBODY, OpenNode, Process
 from rmqha.ops.control import ControlService, OrderRefused
 from rmqha.ops.logs import NodeLogObserver
 from rmqha.ops.process import Leave, ProcessService
@@ -277,6 +277,8 @@ class Node(ProcessService):
         )
         self._open_node = OpenNode(self._plan, store, self._master, process)
         self._open_node.services.setServiceParent(self)
+        if self._plan.is_found_by_nobody:
+            self._log.warn("{words}", event=Event.MASTER_FOUND_BY_NOBODY, words=FOUND_BY_NOBODY)
         if self._plan.is_promoted and self._open_node.broker is not None:
             self._open_node.broker.promoted()
         if self._control.parent is None:

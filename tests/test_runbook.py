@@ -16,7 +16,10 @@ from rmqha.web.nodefacts import STATES
 ROOT = Path(__file__).parents[1]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 SOURCES_OF_WARNINGS = {
-    "rmqha/opennode.py": ("did not stop cleanly", "building queues and index"),
+    "rmqha/opennode.py": (
+        *("did not stop cleanly", "building queues and index"),
+        *("no name server knows this promoted master", "messages are with POP consumers"),
+    ),
     "rmqha/broker/service.py": (),
     "rmqha/broker/background/outerapi.py": ("has another broker in our place", "not registered with name server"),
     "rmqha/acl/gate.py": ("the accounts stay as they were", "only the first counts"),

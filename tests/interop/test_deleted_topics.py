@@ -45,7 +45,7 @@ PULL_FIELDS = {
     "queueId": "0",
     "queueOffset": "0",
     "maxMsgNums": "32",
-    "sysFlag": "0",
+    "sysFlag": "4",
     "commitOffset": "0",
     "suspendTimeoutMillis": "0",
     "subscription": "*",
@@ -75,5 +75,6 @@ def test_a_topic_that_was_deleted_starts_again(java_master: MasterFactory, our_b
         requests.ask(master.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": TOPIC})
         requests.ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, FIELDS)
         assert send(master, b"new message", 5) == list(range(5)), master
-        for broker in (master, slave):
-            wait_until(partial(gives, broker, 0, 5), f"{broker} to have the new messages alone")
+        wait_until(partial(gives, slave, 0, 5), f"the slave of {master} to have the new messages alone")
+        end = requests.ask(master.address, RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
+        assert end.ext_fields["offset"] == "5"
