@@ -42,8 +42,8 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
  * put NAMESRV ACCESS SECRET TOPIC COUNT          sends; prints {sent, error}
  * pull NAMESRV ACCESS SECRET TOPIC GROUP         pulls all queues from their start; prints {bodies, error}
  * push NAMESRV ACCESS SECRET TOPIC GROUP COUNT   a push consumer: prints {bodies} once it has got COUNT messages
- * work NAMESRV ACCESS SECRET TOPIC GROUP         a message that comes back once, a transaction that is committed when the
- *                                                broker asks, a request and its reply: prints {bodies, reply}
+ * work NAMESRV ACCESS SECRET TOPIC GROUP ASKS    a message that comes back once, a transaction that is committed when the
+ *                                                broker asks and, if ASKS, a request and its reply: prints {bodies, reply}
  * </pre>
  */
 final class Acl {
@@ -69,7 +69,7 @@ final class Acl {
                 answer = push(args[1], hook(args[2], args[3]), args[4], args[5], Integer.parseInt(args[6]));
                 break;
             case "work":
-                answer = work(args[1], hook(args[2], args[3]), args[4], args[5]);
+                answer = work(args[1], hook(args[2], args[3]), args[4], args[5], Boolean.parseBoolean(args[6]));
                 break;
             default:
                 throw new IllegalArgumentException(args[0]);
@@ -172,8 +172,8 @@ final class Acl {
         return answer;
     }
 
-    private static Map<String, Object> work(String nameServer, AclClientRPCHook hook, String topic, String group)
-        throws Exception {
+    private static Map<String, Object> work(
+        String nameServer, AclClientRPCHook hook, String topic, String group, boolean asks) throws Exception {
         System.setProperty("rocketmq.client.rebalance.waitInterval", "500");
         TransactionMQProducer producer = new TransactionMQProducer("PG_ACL_WORK", hook);
         producer.setNamesrvAddr(nameServer);
@@ -225,11 +225,13 @@ final class Acl {
         consumer.start();
         producer.send(new Message(topic, "ordinary".getBytes()));
         producer.sendMessageInTransaction(new Message(topic, "transaction".getBytes()), null);
-        Message reply = producer.request(new Message(topic, "question".getBytes()), TIMEOUT_MS);
-        left.await();
         Map<String, Object> answer = new LinkedHashMap<>();
+        if (asks) {
+            Message reply = producer.request(new Message(topic, "question".getBytes()), TIMEOUT_MS);
+            answer.put("reply", new String(reply.getBody()));
+        }
+        left.await();
         answer.put("bodies", bodies);
-        answer.put("reply", new String(reply.getBody()));
         return answer;
     }
 }
