@@ -107,9 +107,14 @@ class Jobs(CommandGroup):
             return ExitCode.USAGE
         from rmqha.pipeline.errors import OptionError
         from rmqha.pipeline.jobs.manifest import WrongArchive
+        from rmqha.pipeline.network.brokers import NoAnswer
+        from rmqha.pipeline.network.lines import NodeFailed
+        from rmqha.pipeline.network.segment import NoNodeLeft
 
         if isinstance(error, (OptionError, WrongArchive)):
             return ExitCode.USAGE
+        if isinstance(error, (NoAnswer, NodeFailed, NoNodeLeft)):
+            return ExitCode.CANNOT_CONNECT
         return ExitCode.IO_ERROR if is_of_spark(error) else exit_code_of(error)
 
     def reason_of(self, error: Exception) -> str:
@@ -344,11 +349,12 @@ def stats(asked: Asked, chart: Path | None) -> None:
     shows them over time. An HTML page contains the table and the chart.
     """
     from rmqha.pipeline.jobs.stats import stats as stats_of_log
+    from rmqha.pipeline.network.address import address_text
 
     options = _options(asked)
     with _chart(chart) as draw, _engine(asked) as running, _progress("stats") as shown:
         found = stats_of_log(options, running, shown)
-        draw(found, f"Messages of {asked.store}")
+        draw(found, f"Messages of {address_text(asked.store)}")
     if asked.as_json:
         _print_json({topic: one.as_json() for topic, one in found.items()})
     else:

@@ -382,6 +382,19 @@ KNOWN = (*PARSERS, *SELECTIONS, *BODIES, *ACCESS, *USES_TLS, *TLS)
 """All options."""
 
 
+KAFKA_NAMES = {
+    "subscribe": "topic",
+    "assign": "topic and queueId",
+    "subscribePattern": "topicPattern",
+    "startingOffsets": "startingOffset",
+    "endingOffsets": "endingOffset",
+    "startingOffsetsByTimestamp": "startingTimestamp",
+    "endingOffsetsByTimestamp": "endingTimestamp",
+    "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
+    "minOffsetsPerTrigger": "minBytesPerTrigger",
+    "kafka.bootstrap.servers": "load('namesrv://HOST:PORT')",
+}
+"""Options of Spark's Kafka source, and ours with the same meaning."""
 TABLE_REMEDY = (
     "a table of the catalog keeps no options for a Python data source (Spark 4.3): "
     "CREATE TEMPORARY VIEW ... USING rmqha OPTIONS (path '...') does"
@@ -409,8 +422,15 @@ def parse_options(given: Mapping[str, str]) -> Options:
         raise OptionError("bodyFormat is for the messages of all topics, bodySchemas for each topic: give one of them")
     access = _access(texts)
     if texts:
+        kafka = {name.lower(): ours for name, ours in KAFKA_NAMES.items()}
         strange = [name for name in given if name.lower() in texts]
-        raise OptionError(f"there is no option {with_nearest(strange, KNOWN)}; the options are {', '.join(KNOWN)}")
+        hints = (
+            f"{name} of Kafka's source (use {kafka[name.lower()]})"
+            if name.lower() in kafka
+            else with_nearest([name], KNOWN)
+            for name in strange
+        )
+        raise OptionError(f"there is no option {', '.join(hints)}; the options are {', '.join(KNOWN)}")
     return Options(selection=selection, bodies=bodies, access=access, **values)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,9 @@ sizes.
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,7 @@ from rmqha.pipeline.segments import (
     read_records,
 )
 from rmqha.settings import Settings
+from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.commitlog import segment_size_of
@@ -249,6 +252,8 @@ class LogPlan:
             return self.min_offset if offset == EARLIEST else self.end
         if offset < self.min_offset:
             self._expect(offset, self.min_offset)
+        if offset > self.end:
+            log.warning("the offset %d is after the end of the log at %d: there is nothing yet", offset, self.end)
         return self.record_start(min(max(offset, self.min_offset), self.end))
 
 
@@ -264,6 +269,7 @@ def open_log(options: Options, known_end: int = 0, to_last_file: bool = False) -
 
         return open_one(options)
     store, folder = _folders(options.path, options.settings.store_path_commit_log)
+    _warn_of_topics(store, options.selection.topics or frozenset())
     state = NodeState.read(store)  # before the files are listed, so that the files it mentions exist
     files = log_files(folder, options.settings.mapped_file_size_commit_log)
     plan = LogPlan(store, folder, files, 0, state, options)
@@ -280,6 +286,17 @@ def open_log(options: Options, known_end: int = 0, to_last_file: bool = False) -
     plan._expect(files[-1].end, end)
     end = max(files[0].base, min(end, files[-1].end))
     return replace(plan, end=end if end == state.offsets.verified else plan.whole_records(end, known_end))
+
+
+@cache
+def _warn_of_topics(store: Path, topics: frozenset[str]) -> None:
+    """Tell once which of the selected topics have no queue in the store."""
+    known: set[str] = set()
+    for folder in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
+        with suppress(OSError):
+            known |= set(os.listdir(store / folder))
+    if known and (strange := sorted(topics - known)):
+        log.warning("%s has no queue of the topic %s: no message may be of it", store, ", ".join(strange))
 
 
 def log_folder(path: Path, configured: Path | None = None) -> Path:

@@ -17,6 +17,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     EqualTo,
     Filter,
     GreaterThan,
@@ -49,6 +51,10 @@ SELECTED_BY_RANGE = {
     "storeTimestamp": "store_timestamps",
 }
 PHYSICAL_OFFSET = "physicalOffset"
+NO_SINK = (
+    "format('rmqha') only reads. format('rmqha_archive') archives the rows of view=splits, and 'rmqha job replay' "
+    "sends stored messages to a topic"
+)
 MICROSECOND = timedelta(microseconds=1)
 
 Offset = dict[str, Any]
@@ -85,6 +91,14 @@ class RmqhaDataSource(DataSource):
 
             return ClusterStreamReader(reader)
         return LogStreamReader(reader)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """There is none. Raises OptionError, which says what to use."""
+        raise OptionError(NO_SINK)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """There is none. Raises OptionError, which says what to use."""
+        raise OptionError(NO_SINK)
 
     def _view_reader(self, schema: StructType) -> ViewReader:
         return view_reader(

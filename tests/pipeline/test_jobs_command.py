@@ -187,7 +187,7 @@ class JobTests(SynchronousTestCase):
         for command in ("verify", "rebuild"):
             said = self.complaint(2, command, "rmqha://127.0.0.1:1")
             self.assertIn(f"{command} needs a store; over the network: stats, archive", said)
-        self.assertIn("cannot connect to 127.0.0.1:1", self.complaint(1, "stats", "rmqha://127.0.0.1:2"))
+        self.assertIn("cannot connect to 127.0.0.1:1", self.complaint(7, "stats", "rmqha://127.0.0.1:2"))
 
     def test_the_default_engine_is_sparks_where_spark_is_meant(self) -> None:
         for environ, arguments, expected in (

@@ -50,6 +50,11 @@ def test_names_come_in_any_case() -> None:
         ({"path": "hdfs://host/s"}, "path=hdfs://host/s: it must be a folder"),
         ({"path": "file://host/s"}, "it must be a folder"),
         ({"path": "/s", "topc": "A"}, "no option topc"),
+        (
+            {"path": "/s", "maxOffsetsPerTrigger": "5"},
+            r"maxOffsetsPerTrigger of Kafka's source \(use maxRecordsPerTrigger\);",
+        ),
+        ({"path": "/s", "SUBSCRIBE": "A", "topc": "A"}, r"SUBSCRIBE of Kafka's source \(use topic\), topc \(did you"),
         ({"path": "/s", "view": "all"}, "view=all: it must be one of records, splits"),
         ({"path": "/s", "splitBytes": "many"}, "splitBytes=many"),
         ({"path": "/s", "splitBytes": "0"}, "more than 0"),

@@ -388,3 +388,21 @@ def test_a_log_that_gets_a_segment_while_it_is_looked_at_has_lost_nothing(
     monkeypatch.setattr(NodeState, "read", then_grows(NodeState.read))
     assert open_log(options(store)).end == end_of(records)
     assert open_log(options(store)).end == end_of(grown)
+
+
+def test_a_start_after_the_end_and_a_topic_without_a_queue_are_told(
+    store: Path, records: list[Record], caplog: pytest.LogCaptureFixture
+) -> None:
+    end = end_of(records)
+    assert open_log(options(store, startingOffset=end)).start() == end
+    assert open_log(options(store, topic="nosuch")).end == end  # without any queue nothing is known
+    assert not caplog.records
+    assert open_log(options(store, startingOffset=end + 1)).start() == end
+    (store / "consumequeue" / "T").mkdir(parents=True)
+    for _ in range(2):
+        open_log(options(store, topic="T,nosuch,other"))
+    expected = [
+        f"the offset {end + 1} is after the end of the log at {end}: there is nothing yet",
+        f"{store} has no queue of the topic nosuch, other: no message may be of it",
+    ]
+    assert [record.getMessage() for record in caplog.records] == expected

@@ -85,8 +85,8 @@ def names_cluster(path: Path | str) -> bool:
 
 
 def address_text(path: Path) -> str:
-    """The address as the user has given it."""
-    return str(path).replace(":/", "://", 1)
+    """The address as the user has given it; the path of a folder or a file as it is."""
+    return str(path).replace(":/", "://", 1) if is_network(path) else str(path)
 
 
 def parse_address(text: str) -> NetworkAddress:

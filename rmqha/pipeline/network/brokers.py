@@ -7,6 +7,7 @@ it: a new slave of Java has only the last segment.
 import logging
 import time
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from rmqha.acl.credentials import make_signer
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.pipeline.boundaries import start_before
 from rmqha.pipeline.errors import DataLossError, OptionError
-from rmqha.pipeline.network.address import NetworkAddress, Place, RemoteLog, parse_address
+from rmqha.pipeline.network.address import NetworkAddress, Place, RemoteLog, address_text, parse_address
 from rmqha.pipeline.network.asking import NodeFacts, ask_brokers, ask_consumer_offsets, ask_node
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.segment import NoNodeLeft
@@ -134,6 +135,7 @@ class Brokers:
             except NodeFailed as error:
                 failures.append(str(error))
         if not found:
+            failures += self._remoting_hints()
             raise NoAnswer(f"no node of {name or 'the broker'} answers: {'; '.join(failures)}")
         self._said.pop(f"broker {name}", None)
         if failures:
@@ -142,8 +144,20 @@ class Brokers:
             self._said.pop(f"nodes of {name}", None)
         names = {facts.broker for facts in found}
         if len(names) > 1:
-            raise OptionError(f"{self._options.path} names nodes of several brokers: {', '.join(sorted(names))}")
+            raise OptionError(
+                f"{address_text(self._options.path)} names nodes of several brokers: {', '.join(sorted(names))}"
+            )
         return sorted(found, key=lambda facts: (not facts.is_slave, -_end(facts, self._options), facts.node.broker_id))
+
+    def _remoting_hints(self) -> list[str]:
+        """What to give instead of an address whose port is a remoting port, where a HA port should be."""
+        access, found = self._options.access, []
+        for place in self._address.nodes if self._address.remoting_port is None else ():
+            with suppress(NodeFailed):
+                node = ask_node(place, None, access.tls, self._sign).node
+                remoting = "" if node.place.port == place.port + 1 else f"?remoting={place.port}"
+                found.append(f"{place} is a remoting port: give the HA port, rmqha://{node.place}{remoting}")
+        return found
 
     def _plan(self, broker: str, facts: list[NodeFacts], known_end: int, needed: int) -> LogPlan:
         """Raises StoreError, OSError."""
@@ -257,5 +271,7 @@ def open_one(options: Options) -> LogPlan:
     plans = open_logs(options)
     if len(plans) != 1:
         names = ", ".join(plan.name for plan in plans) or "none"
-        raise OptionError(f"{options.path} names {len(plans)} brokers ({names}): give one by rmqha://HOST:PORT")
+        raise OptionError(
+            f"{address_text(options.path)} names {len(plans)} brokers ({names}): give one by rmqha://HOST:PORT"
+        )
     return plans[0]
