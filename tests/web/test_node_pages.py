@@ -202,7 +202,7 @@ class StatusPageTests(NodeWebTestCase):
         self.assertEqual(offsets["written"], self.store.commit_log.max_offset)
         self.assertIn(f"{offsets['written']:,}", words)
 
-    def test_a_member_of_a_failover_cluster_shows_one_epoch_and_its_last_leaders_the_newest_first(self) -> None:
+    def test_a_member_of_a_cluster_shows_one_epoch_and_the_newest_leader_first(self) -> None:
         node = self.begin()
         node.state_facts["epoch"] = 41
         self.assertIn("epoch 41 rmqha_epoch", self.page().words)
