@@ -43,6 +43,7 @@ TRANSACTIONS = "tests/broker/requests/test_transaction.py"
 TO_CLIENTS = "tests/broker/requests/test_toclients.py"
 NAME_SERVER = "tests/namesrv/test_service.py"
 WITNESS = "tests/coordination/test_witness.py"
+PEERS = "tests/namesrv/test_peers.py"
 HOLES = f"{RULES}::HolesTests::test_strict_closes_them"
 ADMINS = f"{RULES}::JavasChecksTests::test_administrators"
 WHOLE = f"{RULES}::WholeBrokerTests::test_an_entry_gives_what_slaves_and_tools_read_and_nothing_else"
@@ -263,16 +264,33 @@ def _others() -> Iterator[Row]:
         "tests/ha/admission/test_allowlist.py::MasterTests::test_a_slave_that_is_not_gets_no_byte_and_never_counts",
     )
     anybody = "nothing: anybody that reaches the port"
+    owner = "the peer that registered the broker: its connection, its address or its certificate"
+    administrators = "this machine, and `--allow-admin`"
     yield Row(
         names,
         code.REGISTER_BROKER,
-        anybody,
-        f"{NAME_SERVER}::RegisterTests::test_a_client_finds_the_topics_of_a_registered_master",
+        "`--allow-brokers`. For the place of another peer: a registered member of the brokerName, or a broker there "
+        "that answers no more",
+        f"{PEERS}::StrangerTests::test_it_gets_no_place_of_a_living_broker",
     )
     yield Row(
-        names, code.UNREGISTER_BROKER, anybody, f"{NAME_SERVER}::EndTests::test_a_broker_is_gone_when_it_says_goodbye"
+        names,
+        code.UNREGISTER_BROKER,
+        owner,
+        f"{PEERS}::OwnerTests::test_a_late_goodbye_of_the_connection_before_takes_nothing_off",
     )
-    yield Row(names, code.QUERY_DATA_VERSION, anybody, f"{NAME_SERVER}::QueryTests::test_whether_a_broker_has_changed")
+    yield Row(
+        names,
+        code.QUERY_DATA_VERSION,
+        f"{anybody}. A sign of life only from {owner}",
+        f"{PEERS}::StrangerTests::test_its_questions_are_no_sign_of_life_of_a_broker",
+    )
+    yield Row(
+        names,
+        code.REGISTER_TOPIC_IN_NAMESRV,
+        "peers that have registered a member of the brokerName",
+        f"{PEERS}::OwnerTests::test_a_broker_of_5_may_register_one_topic_alone_and_nobody_else_may",
+    )
     yield Row(
         names, code.GET_ROUTEINFO_BY_TOPIC, anybody, f"{NAME_SERVER}::QueryTests::test_an_unknown_topic_is_told_as_such"
     )
@@ -287,16 +305,27 @@ def _others() -> Iterator[Row]:
         anybody,
         f"{NAME_SERVER}::QueryTests::test_lists",
     )
-    yield Row(names, code.DELETE_TOPIC_IN_NAMESRV, anybody, f"{NAME_SERVER}::QueryTests::test_a_topic_is_deleted")
-    yield from _rows(
+    yield Row(
         names,
-        (code.WIPE_WRITE_PERM_OF_BROKER, code.ADD_WRITE_PERM_OF_BROKER),
-        anybody,
-        f"{NAME_SERVER}::QueryTests::test_permission_to_write_goes_and_comes",
+        code.DELETE_TOPIC_IN_NAMESRV,
+        f"{administrators}: for all brokers. Other peers: for the brokers that they have registered",
+        f"{PEERS}::OwnerTests::test_a_broker_administers_what_it_has_registered",
     )
     yield from _rows(
         names,
-        (code.PUT_KV_CONFIG, code.GET_KV_CONFIG, code.DELETE_KV_CONFIG, code.GET_KVLIST_BY_NAMESPACE),
+        (code.WIPE_WRITE_PERM_OF_BROKER, code.ADD_WRITE_PERM_OF_BROKER),
+        f"{administrators}, and peers that have registered a member of the brokerName",
+        f"{PEERS}::StrangerTests::test_it_takes_nobody_off_and_changes_nothing",
+    )
+    yield from _rows(
+        names,
+        (code.PUT_KV_CONFIG, code.DELETE_KV_CONFIG),
+        administrators,
+        f"{PEERS}::StrangerTests::test_it_takes_nobody_off_and_changes_nothing",
+    )
+    yield from _rows(
+        names,
+        (code.GET_KV_CONFIG, code.GET_KVLIST_BY_NAMESPACE),
         anybody,
         f"{NAME_SERVER}::QueryTests::test_texts_by_namespace_and_key",
     )
@@ -312,11 +341,18 @@ def _others() -> Iterator[Row]:
         "name and password, if it has a login",
         f"{WITNESS}::PortTests::test_a_wrong_login_is_answered_late",
     )
+    token = "`--witness-allow`, a client certificate, and the token of a login, as far as it has them"
     yield from _rows(
         Surface.WITNESS,
-        ("/v3/lease/grant", "/v3/lease/keepalive", "/v3/lease/revoke", "/v3/kv/range", "/v3/kv/txn", "/v3/watch"),
-        "the token of a login, if it has one; else nothing",
+        ("/v3/lease/keepalive", "/v3/lease/timetolive", "/v3/lease/revoke", "/v3/kv/range", "/v3/watch"),
+        token,
         f"{WITNESS}::PortTests::test_a_login",
+    )
+    yield from _rows(
+        Surface.WITNESS,
+        ("/v3/lease/grant", "/v3/kv/txn"),
+        f"{token}. Without a login one address gets a quarter of the keys, leases and bytes",
+        f"{WITNESS}::PortTests::test_one_address_gets_a_part_of_the_keys_and_leases",
     )
     yield Row(
         Surface.CONTROL,
