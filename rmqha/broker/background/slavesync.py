@@ -187,12 +187,15 @@ class SlaveSynchronize(PeriodicService):
         self._changes_problem: str | None = None
         self._taken: dict[str, str] = {}
         """The versions of the tables that were copied."""
+        self._log_end_before = 0
+        """Where our log ended before we asked for these versions."""
         self._unknown_topics: set[str] = set()
         """Topics of messages that were not in the table since the last regular look."""
         self._store = store
         self._restarted: dict[str, int] = {}
         """Topics that a Java master has deleted and made again, as the log shows, and the end of what was before."""
         store.subscribe(self._message_arrived)
+        store.derived.dispatcher.found_restart = self._found_restart
         self._held_progress: Held[ConsumerOffsetTable] | None = None
         """The progress of the transaction check that counts when our log is flushed up to an offset."""
         self._timers = timers
@@ -261,17 +264,29 @@ class SlaveSynchronize(PeriodicService):
 
     async def _await_changes(self, master: MasterClient) -> None:
         """Wait until a table has changed, or for a second, and take the deletions. Does not wait for a Java master."""
-        if self._tells_changes is False:
-            restarted, self._restarted = self._restarted, {}
-            if restarted:
-                await self._deleted.found(restarted)
-            return
-        self._restarted.clear()
+        self._log_end_before = self._store.commit_log.verified_offset
+        self._changes_problem = None
+        if self._tells_changes is not False:
+            await self._ask_for_changes(master)
+        if self._tells_changes is False and self._restarted:
+            await self._take_restarted()
+
+    async def _take_restarted(self) -> None:
+        restarted, self._restarted = self._restarted, {}
+        try:
+            await self._deleted.found(restarted)
+        except OSError as error:  # the disk may be full: the next look takes them
+            for topic, end in restarted.items():
+                self._restarted[topic] = max(end, self._restarted.get(topic, 0))
+            self._changes_problem = reason_of(error)
+
+    async def _ask_for_changes(self, master: MasterClient) -> None:
         known = {name: self._taken[name] for name in tablechanges.AWAITED if name in self._taken}
         failing = None
         try:
             answer = await master.await_changes(known, LOOK_SECONDS)
             self._tells_changes = True
+            self._restarted.clear()  # it tells where it has deleted them
             self._versions = answer.ext_fields
             if answer.body:
                 table = await self._turns.run(DeletedTopicTable.reading(loads_lenient(answer.body)))
@@ -290,7 +305,7 @@ class SlaveSynchronize(PeriodicService):
 
     def _found_restart(self, topic: str, end: int) -> None:
         """A Java master does not tell that it has deleted a topic, but its next message there has queue offset 0."""
-        if self._tells_changes is False and len(self._restarted) < MAX_UNKNOWN:
+        if not self._tells_changes and len(self._restarted) < MAX_UNKNOWN:  # it may be a Java master that we ask later
             self._restarted[topic] = max(end, self._restarted.get(topic, 0))
             self._rests_until = 0.0
 
@@ -318,7 +333,6 @@ class SlaveSynchronize(PeriodicService):
             self._judge(dict.fromkeys(self._tables(), self._changes_problem))
             return
         failing: dict[RequestCode, str] = {}
-        log_end = self._store.commit_log.verified_offset
         for code, take in self._tables().items():
             try:
                 await self._copy_if_changed(self._master, code, take)
@@ -329,7 +343,7 @@ class SlaveSynchronize(PeriodicService):
         await self._take_held_progress()
         if RequestCode.GET_ALL_TOPIC_CONFIG not in failing:
             await self._topics.written()
-            self._store.topics_up_to = log_end
+            self._store.topics_up_to = self._log_end_before
         if failing:
             self._tells_changes = None
         if self._timers is not None and self._timers.is_needed:

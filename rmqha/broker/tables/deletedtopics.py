@@ -84,15 +84,23 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         if table.deletions == held.deletions:
             return
         self.table, new = table, table.without(held)
-        await self._apply(new)
+        await self._drop_offsets(new)
         for deletion in new:
-            await self._turns.run(self._consumer_offsets.removing_topic(deletion.topic))
             if deletion.topic.startswith(RETRY_PREFIX):  # the master tells so that it has deleted the group
                 await self._turns.run(self._consumer_offsets.removing(deletion.topic.removeprefix(RETRY_PREFIX)))
         await self._consumer_offsets.persist()
+        await self._apply(new)
+
+    async def _drop_offsets(self, new: tuple[Deletion, ...]) -> None:
+        """A slave drops them before the marks are on the disk: after a death between the two it does both again."""
+        for deletion in new:
+            await self._turns.run(self._consumer_offsets.removing_topic(deletion.topic))
 
     def found(self, ends: Mapping[str, int]) -> Deferred[None]:
-        """Take deletions that the log shows: these topics started again after these offsets. Fails with OSError."""
+        """Take deletions that the log shows: these topics started again after these offsets. Fails with OSError.
+
+        What groups have read of the topics goes. The next copy of the master's offsets has what they have read since.
+        """
         return self._lock.run(lambda: Deferred.fromCoroutine(self._take_found(ends)))
 
     async def _take_found(self, ends: Mapping[str, int]) -> None:
@@ -104,6 +112,8 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         for deletion in new:
             self.table = self.table.adding(deletion, self._store.commit_log.min_offset)
         if new:
+            await self._drop_offsets(new)
+            await self._consumer_offsets.persist()
             await self._apply(new)
 
     async def _apply(self, new: tuple[Deletion, ...]) -> None:

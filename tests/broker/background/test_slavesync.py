@@ -398,12 +398,36 @@ class ChangesTests(SlaveSyncTestCase):
         queue = slave.derived.queues.queues["T", 0]
         self.assertEqual([slave.reader.message_in(queue, at) for at in range(queue.max_offset)], records)
 
-    def test_what_a_java_master_deleted_and_made_again_starts_again_here_too(self) -> None:
-        """It says nothing of the deletion, but the queue offsets in its log begin with 0 again."""
-        slave = self.store
-        self.serve(MASTER, *all_tables())
+    def test_the_table_of_topics_has_those_of_messages_that_came_before_the_question(self) -> None:
+        """The master makes a topic after its answer, and the first message of it is faster than the answer."""
+        master = self.serve_ours()
+        ends = []
+
+        def tell(request: RemotingCommand) -> RemotingCommand:
+            ends.append(self.store.commit_log.max_offset)
+            self.store.commit_log.append(replace(sized_record(200, len(ends)), topic="Young"))
+            return Master.tell_changes(master, request)
+
+        self.patch(master, "tell_changes", tell)
         self.follow(MASTER)
         self.pass_by(2)
+        self.assertIn(self.store.topics_up_to, ends)
+
+    def test_what_a_java_master_deleted_and_made_again_starts_again_here_too(self) -> None:
+        """It says nothing of the deletion, but the queue offsets in its log begin with 0 again."""
+        self.assert_starts_again(is_asked_before=True)
+
+    def test_also_if_the_slave_finds_that_before_it_has_asked_the_master_anything(self) -> None:
+        """It was stopped meanwhile, so the log has it all when the slave starts."""
+        self.assert_starts_again(is_asked_before=False)
+
+    def assert_starts_again(self, is_asked_before: bool) -> None:
+        slave = self.store
+        self.serve(MASTER, *all_tables()[:1], ConsumerOffsetTable({"U@G": {0: 1}}), *all_tables()[2:])
+        self.offsets.merge(ConsumerOffsetTable({"T@G": {0: 3}}))
+        self.follow(MASTER)
+        if is_asked_before:
+            self.pass_by(2)
         self.open("ASYNC_MASTER")
         self.put(b"old 1", b"old 2", b"old 3")
         self.put(b"old 4", b"old 5", queue_id=1)
@@ -423,6 +447,7 @@ class ChangesTests(SlaveSyncTestCase):
             for (topic, queue_id), queue in slave.derived.queues.queues.items()
         }
         self.assertEqual(found, new)
+        self.assertEqual(self.offsets.table.offset_table, {"U@G": {0: 1}}, "the group begins the new topic anew")
 
     def test_a_java_master_is_asked_within_a_second_after_a_message_of_an_unknown_topic(self) -> None:
         fast, master = self.serve(FAST, *all_tables()), self.serve(MASTER, *all_tables())
