@@ -32,7 +32,7 @@ class Deletion(NamedTuple):
 
 @dataclass(slots=True)
 class DeletedTopicTable(ConfigTable):
-    """The deletions of a store, in the order in which they were made. It is never changed in place."""
+    """The deletions of a store, in the order of their offsets. It is never changed in place."""
 
     FILE_NAME = "deletedTopics.json"
     KNOWN = frozenset({DELETED_TOPICS})
@@ -43,6 +43,8 @@ class DeletedTopicTable(ConfigTable):
     """By topic, where the log ended at its last deletion."""
     end: int = field(init=False, repr=False, compare=False)
     """From here on, the log has no deleted message; 0 without deletions."""
+    forgotten: int = field(init=False, repr=False, compare=False)
+    """Up to here deletions may be missing because there were too many; 0 if none is."""
 
     def __post_init__(self) -> None:
         marks: dict[str, int] = {}
@@ -50,6 +52,7 @@ class DeletedTopicTable(ConfigTable):
             marks[deletion.topic] = max(deletion.offset, marks.get(deletion.topic, 0))
         self.marks = marks
         self.end = max(marks.values(), default=0)
+        self.forgotten = self.deletions[0].offset if len(self.deletions) >= MAX_MARKS else 0
 
     def is_deleted(self, topic: str, physical_offset: int) -> bool:
         """Whether the message of this topic at an offset of the log was deleted with its topic."""
@@ -93,7 +96,7 @@ class DeletedTopicTable(ConfigTable):
             deletions += _read_deletions(str(topic), rows)
             if count % ROWS_AT_ONCE == 0:
                 yield
-        deletions.sort(key=lambda deletion: (deletion.offset, deletion.time_ms))
+        deletions.sort(key=_order)
         return cls(tuple(deletions), unknown=unknown_fields(cls.KNOWN, content))
 
     def document(self) -> Document:
@@ -128,14 +131,18 @@ def _read_deletions(topic: str, rows: Any) -> Iterator[Deletion]:
         yield Deletion(topic, offset, read_integer(row.get("time", 0), LONG_BITS))
 
 
+def _order(deletion: Deletion) -> tuple[int, int]:
+    return deletion.offset, deletion.time_ms
+
+
 def _bounded(deletions: list[Deletion], min_offset: int) -> Iterator[Deletion]:
     """Those that the log needs, at most ``MAX_MARKS``."""
-    needed = [deletion for deletion in deletions if deletion.offset > min_offset]
+    needed = sorted((deletion for deletion in deletions if deletion.offset > min_offset), key=_order)
     excess = len(needed) - MAX_MARKS
     if excess > 0:
         last = {deletion.topic: number for number, deletion in enumerate(needed)}
         repeated = [number for number, deletion in enumerate(needed) if last[deletion.topic] != number]
-        left_out = set([*repeated, *last.values()][:excess])
+        left_out = set([*repeated, *sorted(last.values())][:excess])
         needed = [deletion for number, deletion in enumerate(needed) if number not in left_out]
     return iter(needed)
 

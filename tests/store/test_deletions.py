@@ -12,6 +12,7 @@ from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.pipeline.options import Options
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store import deletions as deletions_module
 from rmqha.store.deletions import MAX_MARKS, NOTHING_DELETED, DeletedTopicTable, Deletion, drop_offsets, read_deletions
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import ABORT_FILE, MessageStore
@@ -133,6 +134,22 @@ class BuildingTests(StoreTestCase):
             self.assertEqual(queues_in(opened), expected_queues(made, {}))
             result_of(opened.close())
 
+    def test_a_mark_that_goes_because_there_are_too_many_brings_nothing_back(self) -> None:
+        """That is so on the master and on its slave, whose table follows the master's."""
+        self.patch(deletions_module, "MAX_MARKS", 2)
+        made = two_topics()
+        with store_of(renumbered(made, {})) as (_, settings):
+            opened = MessageStore(settings)
+            first = DeletedTopicTable((Deletion("A", made.end),))
+            opened.set_deleted(first)
+            masters = first.adding(Deletion("X", made.end + 1), 0).adding(Deletion("Y", made.end + 2), 0)
+            self.assertEqual(masters.marks.keys(), {"X", "Y"})
+            self.assertEqual(first.following(masters, 0, 0), masters)
+            opened.set_deleted(masters)
+            self.assertEqual(opened.derived.dispatcher.behind_bytes, 0)
+            self.assertEqual({topic for topic, _ in queues_in(opened)}, {"Bb"})
+            result_of(opened.close())
+
     def test_a_death_right_after_the_mark_is_no_matter(self) -> None:
         """The queues are there still. The clean stop before it has noted their ends."""
         with store_of(renumbered(two_topics(), {})) as (store, settings):
@@ -170,6 +187,9 @@ class TableTests(SynchronousTestCase):
         self.assertEqual(len(table.deletions), MAX_MARKS)
         self.assertEqual(table.deletions[:2], (Deletion("T3", 4), Deletion("T4", 5)))
         self.assertEqual(len(table.marks), 15_003)
+        old = DeletedTopicTable(tuple(Deletion(f"T{number}", number + 1) for number in range(MAX_MARKS)))
+        again = old.adding(Deletion("T0", MAX_MARKS + 1), 0).adding(Deletion("New", MAX_MARKS + 2), 0)
+        self.assertEqual(again.deletions[0], Deletion("T2", 3))
 
     def test_a_slave_keeps_what_its_master_has_dropped_with_its_messages(self) -> None:
         ours = DeletedTopicTable((Deletion("A", 10), Deletion("B", 200)))

@@ -401,11 +401,11 @@ class Derived:
         found: dict[str, int] = {}
         for deletion in former.without(deleted):  # the master that we follow now has not deleted the topic
             begin = max(log_start, deleted.marks.get(deletion.topic, 0))
-            if deletion.offset > begin:
+            if deletion.offset > max(begin, deleted.forgotten):
                 found[deletion.topic] = begin
         new = {deletion.topic for deletion in deleted.without(former)}
         for key, queue in self.queues.queues.items():
-            if key[0] in new and queue.max_offset:
+            if key[0] in new and key[0] not in found and queue.max_offset:
                 mark, first = deleted.marks[key[0]], self.queues.first_message(queue)
                 if first is None or first < mark:
                     found[key[0]] = max(log_start, mark)
