@@ -214,7 +214,7 @@ class ClusterNode(Node):
         return self._plan.settings.store_path_root_dir
 
     async def _on_disk(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a function of the disk in a thread. While the disk is full, and the node runs, it is tried again.
+        """Run a function of the disk in a thread. While the disk is full, it is tried again, until the node stops.
 
         Raises NodeFailed, and the node stops.
         """
@@ -226,7 +226,7 @@ class ClusterNode(Node):
                 self.stop_with(ExitCode.CORRUPT, str(error))
                 raise NodeFailed(str(error)) from error
             except OSError as error:
-                if not is_disk_full(error) or not self.running:
+                if not is_disk_full(error) or self._is_leaving:
                     self._disk_failed(Failure(error))
                     raise NodeFailed(f"the disk failed: {error}") from error
                 if not is_told:

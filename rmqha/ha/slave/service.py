@@ -309,8 +309,8 @@ class HASlaveService(Service):
 
     @property
     def _is_quiet(self) -> bool:
-        """Whether enough connections have brought nothing that the next one needs no log lines."""
-        return self._fruitless_connections >= GROWING_RETRIES
+        """Whether enough connections have brought nothing, or the disk is full, so the next one needs no log lines."""
+        return self._room_is_told or self._fruitless_connections >= GROWING_RETRIES
 
     def _retry_delay(self, failed_attempts: int) -> float:
         """Back off by failed attempts and by connections that brought nothing, whichever are more."""
@@ -589,10 +589,10 @@ class HASlaveService(Service):
         self._contact.state_changed(state, reason)
         if not (self._is_quiet and state in (ReplicaState.HANDSHAKE, ReplicaState.CONNECTING)):
             self._log.info("slave is {state}: {reason}", event=Event.SLAVE_STATE, state=state.name, reason=reason)
-        if state is ReplicaState.IN_SYNC or state is ReplicaState.CATCHING_UP:
-            self._retries.connected()
         if state is ReplicaState.IN_SYNC:
             self._room_is_told = False
+        if state is ReplicaState.IN_SYNC or (state is ReplicaState.CATCHING_UP and not self._room_is_told):
+            self._retries.connected()
         self._in_state(state)
 
     def gave_up(self, failure: Failure) -> None:

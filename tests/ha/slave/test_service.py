@@ -956,6 +956,8 @@ class FlushTests(SlaveNodeTestCase):
         self.assertEqual(
             [event["what"] for event in events if event.get("event") is Event.WAITS_FOR_ROOM], ["copied bytes"]
         )
+        states = [str(event["state"]) for event in events if event.get("event") is Event.SLAVE_STATE]
+        self.assertEqual(len(states), 1, "the log may be on the same disk")
         is_full = False
         line, request = self.connect()
         line.deliver(wire(IMAGE.transfers(request)))

@@ -1,0 +1,68 @@
+"""A member of a failover cluster whose disk is full waits for room, and stops at once when it is told to."""
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred, execute
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from rmqha.clusternode import ROOM_LOOK_SECONDS, ClusterNode
+from rmqha.exitcodes import ExitCode
+from rmqha.failover.member import NodeFailed
+
+
+class WaitingNode(ClusterNode):
+    """Uses its disk, and does nothing else."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._reactor = clock
+        self._is_leaving = False
+        self.running = True
+        self.ended: list[ExitCode] = []
+
+    def _run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
+        return execute(function)
+
+    def stop_with(self, code: ExitCode, reason: str) -> None:
+        self.ended.append(code)
+
+    def use_disk(self, function: Callable[[], Any]) -> Deferred[Any]:
+        return Deferred.fromCoroutine(self._on_disk(function))
+
+    def told_to_stop(self) -> None:
+        self._is_leaving = True
+
+
+class FullDiskTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.node = WaitingNode(self.clock)
+        self.is_full = True
+        self.tries = 0
+
+    def write(self) -> str:
+        self.tries += 1
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return "written"
+
+    def test_it_tries_once_a_second_until_there_is_room(self) -> None:
+        written = self.node.use_disk(self.write)
+        self.clock.pump([ROOM_LOOK_SECONDS / 4] * 40)
+        self.assertEqual(self.tries, 11)
+        self.assertNoResult(written)
+        self.is_full = False
+        self.clock.advance(ROOM_LOOK_SECONDS)
+        self.assertEqual(self.successResultOf(written), "written")
+        self.assertEqual(self.node.ended, [])
+
+    def test_a_stop_does_not_wait_for_room(self) -> None:
+        """The agent stops when this ends: a leader cannot give the lead back before."""
+        written = self.node.use_disk(self.write)
+        self.node.told_to_stop()
+        self.clock.advance(ROOM_LOOK_SECONDS)
+        self.failureResultOf(written, NodeFailed)
+        self.assertEqual(self.node.ended, [ExitCode.IO_ERROR])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
