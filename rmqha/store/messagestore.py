@@ -170,8 +170,12 @@ class MessageStore:
             self._opening.write_state = self._write_opening_state
         self.recovery = self._recover()
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
-        self.topics_up_to = self.node_state.topics_up_to if self.is_slave else None
-        """A slave's table of topics has those of all messages before this offset; None if that is not known."""
+        noted = self.node_state.topics_up_to if self.is_slave else None
+        self.topics_up_to = None if noted is None else min(noted, self.commit_log.verified_offset)
+        """A slave's table of topics has those of all messages before this offset; None if that is not known.
+
+        Where the log was cut, another master may put other messages.
+        """
         self.disk_full = False
         self._refused_at: int | None = None
         self._flusher: Flusher | None = None

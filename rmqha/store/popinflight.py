@@ -158,6 +158,6 @@ def _handed_out(key: _Key, content: Mapping[str, Any]) -> Iterator[int]:
 def _acknowledged(content: Mapping[str, Any]) -> list[int]:
     offsets = content.get("aol")
     if isinstance(offsets, list):
-        return [offset for offset in offsets if isinstance(offset, int)]
+        return [offset for offset in offsets[:MAX_MESSAGES] if isinstance(offset, int)]
     offset = content.get("ao", content.get("ackOffset"))
     return [offset] if isinstance(offset, int) else []

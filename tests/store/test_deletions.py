@@ -162,6 +162,15 @@ class BuildingTests(StoreTestCase):
             self.assertEqual({topic for topic, _ in opened.derived.queue_offsets()}, {"Bb"})
             result_of(opened.close())
 
+    def test_a_deletion_while_verify_looks_is_no_problem(self) -> None:
+        """The mark is on the disk before the queues go."""
+        with store_of(renumbered(two_topics(), {})) as (store, settings):
+            opened = MessageStore(settings)
+            end = opened.commit_log.max_offset
+            DeletedTopicTable((Deletion("A", end),)).write(store / CONFIG_FOLDER)
+            self.assertEqual(audit(store, opened.commit_log, end, settings, lambda _: None, live=True).problems, ())
+            result_of(opened.close())
+
     def test_the_marks_of_a_master_whose_log_lost_its_end_count_from_its_new_end(self) -> None:
         """What it puts then was not deleted."""
         made = two_topics()
@@ -301,6 +310,16 @@ class PromotionTests(StoreTestCase):
                 replace(state, tables=tables).write(store)
                 promote(settings, BrokerRole.ASYNC_MASTER, NOW_MS)
                 self.assertEqual(set(TopicConfigTable.read(store / CONFIG_FOLDER).rows), topics)
+
+    def test_after_a_cut_the_table_of_topics_reaches_to_the_end_of_the_log_at_most(self) -> None:
+        """Another master may put messages of other topics there."""
+        made = two_topics()
+        with store_of(made) as (store, settings):
+            state = NodeState("1f", role="SLAVE", state="IN_SYNC", offsets=Offsets(0, *[made.end] * 4))
+            replace(state, tables={"upTo": made.end + 1000}).write(store)
+            opened = MessageStore(replace(settings, broker_role=BrokerRole.SLAVE))
+            self.assertEqual(opened.topics_up_to, made.end)
+            result_of(opened.close())
 
     @given(deleted_logs(), st.booleans())
     @hypothesis_settings(deadline=None, max_examples=examples(20))

@@ -225,6 +225,10 @@ class _Auditor:
         for key, queue in self._queues.queues.items():
             if key[0].startswith(LIGHT_QUEUE_PREFIX):  # its messages have another topic
                 continue
+            if self._deleted.is_deleted(
+                key[0], queue.max_physical_offset - 1
+            ):  # the node is removing it, or a start will
+                continue
             end = self.next_offsets.get(key, queue.min_offset)
             if not isinstance(queue, BatchConsumeQueue):
                 self._check_units(key, queue, min(end, queue.max_offset))
