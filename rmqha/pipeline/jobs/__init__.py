@@ -9,6 +9,7 @@ In reading order:
 - ``table``: the result of ``stats`` as a table.
 - ``chart``: the result of ``stats`` as a chart.
 - ``manifest``: an archive folder, and which of its files count.
+- ``manifestfields``: reads the fields of manifests.
 - ``origin``: whose log a split is of, and which archive it belongs to.
 - ``overlap``: proves that a log continues an archive.
 - ``tableformats``: an archive as a table of Delta or Iceberg.
