@@ -214,7 +214,7 @@ class CycleTests(SlaveSyncTestCase):
         self.assertEqual(log.flushed_offset, 499)
         self.assertEqual(self.schedule.table, DelayOffsetTable())
         self.assertEqual(DelayOffsetTable.read(self.folder), DelayOffsetTable())
-        log.append(sized_record(200))
+        log.append(sized_record(200, 1))
         self.assertEqual(self.schedule.table, DelayOffsetTable(), "the disk may not have that yet")
         self.pass_by(1)
         self.assertEqual(log.flushed_offset, 699)
