@@ -396,7 +396,14 @@ class FailoverAgent(Service):
             self._known.history.stamp,
             self._known.number,
             self._known.members,
+            self._has_read(),
         )
+
+    def _has_read(self) -> tuple[str, ...]:
+        """While the keys are too old: the sessions of all members, so that they know that we run."""
+        if self.view is None or not self._is_in_doubt(self.view):
+            return ()
+        return tuple(sorted(member.session for member in self.view.members.values()))
 
     async def _register(self, view: ClusterView) -> Member:
         """Write the node's own key, if it has changed. Raises CoordinatorError, InvalidKey if the name is another's."""
@@ -1071,12 +1078,12 @@ def _older(view: ClusterView, known: Known) -> str:
     away = away_members(view)
     if away:
         return (
-            f"{what}: start {', '.join(away)}, then the node with most of the log leads. If a node is gone for good: "
+            f"{what}: start {', '.join(away)}, then the node that led last leads. If a node is gone for good: "
             "rmqha cluster forget NAME. To go on without its messages: rmqha cluster failover --to NAME --force"
         )
     if view.config.paused:
         return f"{what}, and automatic failover is paused: rmqha cluster resume"
     return (
-        f"{what}: the members find out who has most of the log. If that does not end: rmqha cluster failover --to NAME "
-        "--force"
+        f"{what}: the members find out whether the one that led last has most of the log. If that does not end: rmqha "
+        "cluster failover --to NAME --force"
     )
