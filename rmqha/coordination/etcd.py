@@ -152,7 +152,8 @@ class EtcdCoordinator:
         return self.within_time(self._time_to_live(lease))
 
     async def _time_to_live(self, lease: int) -> int:
-        answer = await self._call(_Attempt("/v3/lease/timetolive", {"ID": str(lease)}, True))
+        # a member that is behind asks the leader for the time, and adds a header of its own
+        answer = await self._call(_Attempt("/v3/lease/timetolive", {"ID": str(lease)}, True, proves_term=False))
         seconds = int(answer.get("TTL", 0))
         if seconds < 0 or "grantedTTL" not in answer:
             raise LeaseGone(f"The lease {lease} has ended.")

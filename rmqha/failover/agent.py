@@ -160,6 +160,8 @@ class FailoverAgent(Service):
         self._trust = Trust()
         self._read_from: int | None = None
         """The id of the coordinator that gave ``view``."""
+        self.doubts_keys = False
+        """Whether the coordinator's keys, when they were last read, were older than what this node knew then."""
         self._history = History()
         self._registered: Member | None = None
         self._next_telling = 0.0
@@ -184,11 +186,6 @@ class FailoverAgent(Service):
     def seconds_of_lease(self) -> float:
         """For how long the node may lead without another answer of the coordinator; 0 if it does not lead."""
         return 0.0 if self.leadership is None else max(0.0, self.leadership.until - self._now())
-
-    @property
-    def doubts_keys(self) -> bool:
-        """Whether the coordinator's keys may be older than what the cluster has done."""
-        return self.view is not None and self._doubts(self.view)
 
     @property
     def known(self) -> Known:
@@ -266,9 +263,9 @@ class FailoverAgent(Service):
 
     def _doubt(self) -> str | None:
         """What is wrong with the keys, although the coordinator answers. A leader writes them again at once."""
-        if self.state is FailoverState.LEADER:
-            return None  # what it has just written is newer than what it has read
-        return _older(self.view, self._known) if self.view is not None and self._doubts(self.view) else None
+        if self.state is FailoverState.LEADER or self.view is None or not self.doubts_keys:
+            return None
+        return _older(self.view, self._known)
 
     async def _sleep(self, seconds: float) -> None:
         if not self._is_woken:
@@ -330,6 +327,7 @@ class FailoverAgent(Service):
         if self._known.config and view.held(CONFIG) is None:  # lost with the coordinator's disk: the leader writes it
             view = replace(view, config=decode(ClusterConfig, CONFIG, self._known.config.encode()))
         self._trust.look(view, self._read_from)
+        self.doubts_keys = self._trust.is_doubtful(view, self._read_from, self._known)
         self.view, self._config = view, view.config
         if view.leader is not None:
             self._leaderless_since = None
@@ -338,17 +336,13 @@ class FailoverAgent(Service):
         await self._learn(view)
         return view
 
-    def _doubts(self, view: ClusterView) -> bool:
-        """Whether these keys, which were read last, are older than what this node knows."""
-        return self._trust.is_doubtful(view, self._read_from, self._known)
-
     def _is_in_doubt(self, view: ClusterView) -> bool:
         """Whether this node, or a registered one, knows that these keys are too old."""
-        return self._doubts(view) or any(name != self._me.name for name in view.doubters)
+        return self.doubts_keys or any(name != self._me.name for name in view.doubters)
 
     async def _learn(self, view: ClusterView) -> None:
         """Note durably what these keys say, before the node acts on it. Keys that are too old teach nothing."""
-        if self._doubts(view):
+        if self.doubts_keys:
             return
         held, known = view.held(CONFIG), self._known
         await self._write_known(
@@ -402,7 +396,14 @@ class FailoverAgent(Service):
             self._known.history.stamp,
             self._known.number,
             self._known.members,
+            self._has_read(),
         )
+
+    def _has_read(self) -> tuple[str, ...]:
+        """While the keys are too old: the sessions of all members, so that they know that we run."""
+        if self.view is None or not self._is_in_doubt(self.view):
+            return ()
+        return tuple(sorted(member.session for member in self.view.members.values()))
 
     async def _register(self, view: ClusterView) -> Member:
         """Write the node's own key, if it has changed. Raises CoordinatorError, InvalidKey if the name is another's."""
@@ -462,7 +463,7 @@ class FailoverAgent(Service):
         if leader.node == self._me.name:
             await self._remove_own_key(held.mod_revision)
             return
-        if self._doubts(view) or leader.epoch < self._known.epoch:
+        if self.doubts_keys or leader.epoch < self._known.epoch:
             self.reason = _older(view, self._known)
             return
         master = view.members.get(leader.node)
@@ -631,7 +632,7 @@ class FailoverAgent(Service):
         With an operator's order to lead in any case it also ends what the members that run know of other leaderships.
         """
         history, after = view.history, 0 if view.sync is None else view.sync.number
-        if self._doubts(view):
+        if self.doubts_keys:
             history, after = self._known.history, self._known.number
         ends: dict[str, int] = {}
         for member in view.members.values():
@@ -698,7 +699,7 @@ class FailoverAgent(Service):
             self._end_leadership("the lease has ended, and not all members of the sync set have promised to wait")
             return
         is_ours = held is not None and held.create_revision == self._created
-        if not is_ours or self._doubts(view) or self._is_doubted(view):
+        if not is_ours or self.doubts_keys or self._is_doubted(view):
             await self._write_again(view)
             return
         await self._restore_config(view)
@@ -795,7 +796,7 @@ class FailoverAgent(Service):
     def _config_to_write(self, view: ClusterView) -> list[Put]:
         """The settings, if the coordinator has lost them, or has older ones."""
         held, kept = view.held(CONFIG), self._known.config.encode()
-        is_lost = held is None or (self._doubts(view) and held.value != kept)
+        is_lost = held is None or (self.doubts_keys and held.value != kept)
         return [Put(self._prefix + CONFIG, kept)] if kept and is_lost else []
 
     async def _restore_config(self, view: ClusterView) -> None:
@@ -1077,12 +1078,12 @@ def _older(view: ClusterView, known: Known) -> str:
     away = away_members(view)
     if away:
         return (
-            f"{what}: start {', '.join(away)}, then the node with most of the log leads. If a node is gone for good: "
+            f"{what}: start {', '.join(away)}, then the node that led last leads. If a node is gone for good: "
             "rmqha cluster forget NAME. To go on without its messages: rmqha cluster failover --to NAME --force"
         )
     if view.config.paused:
         return f"{what}, and automatic failover is paused: rmqha cluster resume"
     return (
-        f"{what}: the members find out who has most of the log. If that does not end: rmqha cluster failover --to NAME "
-        "--force"
+        f"{what}: the members find out whether the one that led last has most of the log. If that does not end: rmqha "
+        "cluster failover --to NAME --force"
     )

@@ -53,8 +53,9 @@ def _older_coordinator(view: ClusterView, newer: int) -> str:
 def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Verdict:
     """Whether ``me`` may lead although the keys are older than what a member knows: without trusting ``sync``.
 
-    All members that any of them has ever heard of must be there, and have closed their connections. The one leads that
-    has most of the log, if it knows of each leader that another one knows of.
+    All members that any of them has ever heard of must be there, and have closed their connections. Each must have read
+    the key of ``me``: else its key may have come back with the older copy. Then the one leads that led last, as all of
+    them know, if no log is longer than its own. Of the others nobody can tell whose messages were answered.
     """
     if view.config.paused:
         return Verdict(None, "automatic failover is paused: rmqha cluster resume")
@@ -63,20 +64,20 @@ def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Verdict:
     away = away_members(view)
     if away:
         return Verdict(None, f"{', '.join(away)}, which may have more, is not there")
-    rivals = [me]
-    for name, other in sorted(view.members.items()):
-        if name == me.name:
-            continue
-        if not other.is_candidate:
+    others = {name: other for name, other in sorted(view.members.items()) if name != me.name}
+    for name, other in others.items():
+        if not other.is_candidate or me.session not in other.has_read:
             return Verdict(None, f"it waits for {name} to say where its log ends")
-        if _reach(other) > _reach(me):
-            return Verdict(None, f"{name} has more of the log")
         if not _knows_all_of(known, me, other):
             return Verdict(None, f"{name} knows of a leader that {me.name} has not heard of")
-        if _reach(other) == _reach(me) and other.stamp == me.stamp and not other.no_failover:
-            rivals.append(other)
-    best = max(rivals, key=lambda each: (not each.is_full, each.priority, each.name))
-    return Verdict(Cause.TOGETHER) if best is me else Verdict(None, f"it lets {best.name} go first")
+    last = known.history.entries[-1].node if known.history.entries else known.leader
+    if others and last != me.name:
+        what = "goes first" if last in others else "is gone"
+        return Verdict(None, f"{last}, which led last, {what}")
+    for name, other in others.items():
+        if other.end > me.end:
+            return Verdict(None, f"the log of {name} is longer, although {me.name} led last")
+    return Verdict(Cause.TOGETHER)
 
 
 def away_members(view: ClusterView) -> list[str]:

@@ -213,6 +213,11 @@ class Member:
     number: int = 0
     knows: tuple[str, ...] = ()
     """The names of all members that it has ever heard of, without the forgotten ones."""
+    has_read: tuple[str, ...] = ()
+    """While the keys are too old: the sessions of the members whose keys it has read.
+
+    A key that has come back with an older copy, and whose node does not run, does not have the sessions of now.
+    """
 
     @property
     def doubts(self) -> bool:

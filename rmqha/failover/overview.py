@@ -179,7 +179,7 @@ class Overview:
             start = f"Start {away}, and" if away else "All members are there, so"
             return (
                 f"no node leads: the coordinator's keys are older than what {', '.join(self.view.doubters)} knows. "
-                f"{start} the node with most of the log leads. For one that is gone for good: rmqha cluster forget NAME"
+                f"{start} the node that led last leads. For one that is gone for good: rmqha cluster forget NAME"
             )
         return "no node leads: the reasons are below. To name a leader: rmqha cluster failover --to NAME"
 

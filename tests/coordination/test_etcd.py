@@ -317,15 +317,21 @@ class ThreeTests(Case):
         self.assertEqual(self.asked(), [1, 0, 0])
 
     def test_a_member_that_is_behind_is_not_believed(self) -> None:
-        """Of the calls only a keepalive can be answered by one."""
+        """Of the calls only those for the time of a lease can be answered by one."""
         self.all[0].answer = lambda path, body: (200, header(raft_term=9))
         self.result(self.client.range("/"))
         self.all[0].connects = False
-        self.client._endpoints.append(self.client._endpoints.pop(0))
-        self.all[1].answer = lambda path, body: (200, {"result": {**header(), "TTL": "5"}})
-        self.all[2].answer = lambda path, body: (200, {"result": {**header(raft_term=9), "TTL": "7"}})
-        self.assertEqual(self.result(self.client.keep_alive(1)), 7)
-        self.assertEqual(self.asked(), [1, 1, 1])
+
+        def answer(raft_term: int, seconds: int, path: str) -> Answer:
+            found = {**header(raft_term=raft_term), "TTL": str(seconds), "grantedTTL": "15"}
+            return 200, {"result": found} if path.endswith("keepalive") else found
+
+        self.all[1].answer = lambda path, body: answer(2, 5, path)
+        self.all[2].answer = lambda path, body: answer(9, 7, path)
+        for ask in (self.client.keep_alive, self.client.time_to_live):
+            self.client._endpoints.sort(key=lambda each: ("m0" in str(each), str(each)))
+            self.assertEqual(self.result(ask(1)), 7)
+        self.assertEqual(self.asked(), [1, 2, 2])
 
     def test_what_a_majority_answers_in_an_older_term_proves_that_all_went_back(self) -> None:
         self.all[0].answer = lambda path, body: (200, header(raft_term=9))

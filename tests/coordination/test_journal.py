@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -246,21 +247,32 @@ class JournalTests(SynchronousTestCase):
         self.assertIsNotNone(self.renewed(journal.cluster_id))
 
     def test_a_number_may_be_in_the_folder_if_nobody_may_write_beside_it(self) -> None:
-        def open_within(path: Any, *more: Any) -> int:
+        def open_within(number: int, path: Any, *more: Any) -> int:
             if str(path) == str(self.counted):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+                raise OSError(number, os.strerror(number))
             return opened(path, *more)
 
         opened = os.open
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "open", open_within)
-            journal = self.open()
-            write(journal, COMMITS)
-            journal.close()
-            self.assertIsNone(self.renewed(journal.cluster_id))
-        self.assertFalse(self.counted.exists())
-        os.truncate(file_of(self.folder), file_of(self.folder).stat().st_size - 1)
-        self.assertIsNotNone(self.renewed(journal.cluster_id))
+        for number in (errno.EACCES, errno.EROFS):  # EROFS: as below ProtectSystem=strict
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(os, "open", partial(open_within, number))
+                journal = self.open()
+                write(journal, COMMITS)
+                journal.close()
+                self.assertIsNone(self.renewed(journal.cluster_id))
+            self.assertFalse(self.counted.exists())
+            os.truncate(file_of(self.folder), file_of(self.folder).stat().st_size - 1)
+            self.assertIsNotNone(self.renewed(journal.cluster_id))
+            shutil.rmtree(self.folder)
+
+    def test_a_folder_may_be_named_by_dots(self) -> None:
+        self.open().close()
+        (self.folder / "cut").mkdir()
+        for name in (Path("."), Path("cut/..")):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.chdir(self.folder)
+                Journal(name).close()
+        self.assertEqual({path.name for path in self.folder.parent.iterdir()}, {"witness", "witness.answered"})
 
     def test_a_number_that_cannot_be_written_takes_the_entry_back(self) -> None:
         journal = self.open()

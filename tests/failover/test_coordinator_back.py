@@ -35,7 +35,7 @@ def test_an_old_journal_of_the_witness_lets_nobody_lead_who_knows_less(tmp_path:
         wait_until(lambda: f"start {last.name}" in str(other.failover.get("reason")), "the doubt")
         shown = cluster.order("show")
         assert shown.returncode == 7
-        assert f"Start {last.name}, and the node with most of the log leads" in shown.stdout
+        assert f"Start {last.name}, and the node that led last leads" in shown.stdout
         assert other.ask("/cluster")[0] == 503
         last.start()
         cluster.wait_for_sync(last.name, other.name)

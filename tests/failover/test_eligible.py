@@ -7,7 +7,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.coordination.interface import Snapshot
-from rmqha.failover.eligible import better_candidates, may_lead
+from rmqha.failover.eligible import better_candidates, may_lead, may_lead_in_doubt
 from rmqha.failover.keys import (
     Cause,
     ClusterConfig,
@@ -21,6 +21,7 @@ from rmqha.failover.keys import (
     Status,
     SyncSet,
 )
+from rmqha.failover.member import Known
 from rmqha.failover.view import ClusterView
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -179,3 +180,41 @@ class MayLeadTest(SynchronousTestCase):
         self.assertEqual(better_candidates(view, b), [])
         view = replace(view, members={"b": b, "c": self.c})
         self.assertEqual(better_candidates(view, b), ["c"], "it has not said yet where its log ends")
+
+
+class MayLeadInDoubtTest(SynchronousTestCase):
+    """``a`` led last, which all know, and ``b`` and ``c`` followed it. The coordinator went back to older keys."""
+
+    def setUp(self) -> None:
+        sessions = tuple(f"session-{name}" for name in "abc")
+        common = {"is_candidate": True, "stamp": "a.3", "number": 4, "knows": ("a", "b", "c"), "has_read": sessions}
+        self.members = {name: member(name, log_epoch=1, **common) for name in "abc"}
+        self.members["a"] = replace(self.members["a"], log_epoch=3)
+        entry = EpochEntry(3, "a", 0, "", Cause.LEASE_ENDED.value, "a.3")
+        self.known = Known(3, "a", history=History((entry,)), number=4)
+
+    def leads(self, *forgotten: str, **changed: Member) -> str | None:
+        """Who may lead; None: nobody."""
+        members = {name: each for name, each in {**self.members, **changed}.items() if name not in forgotten}
+        view = ClusterView("/p/", Snapshot(10, {}), forgotten=frozenset(forgotten), members=members)
+        found = [name for name in members if may_lead_in_doubt(view, members[name], self.known).cause]
+        self.assertLess(len(found), 2)
+        return found[0] if found else None
+
+    def test_the_last_leader_leads(self) -> None:
+        self.assertEqual(self.leads(), "a")
+        b = replace(self.members["b"], priority=200)
+        self.assertEqual(self.leads(b=b), "a")
+
+    def test_how_often_a_follower_cut_its_log_says_nothing_of_what_it_holds(self) -> None:
+        self.assertEqual(self.leads(b=replace(self.members["b"], log_epoch=9, end=500)), "a")
+
+    def test_if_another_log_is_longer_an_operator_decides(self) -> None:
+        self.assertIsNone(self.leads(b=replace(self.members["b"], end=1001)))
+
+    def test_if_the_last_leader_is_forgotten_one_that_is_left_leads_and_of_several_none(self) -> None:
+        self.assertIsNone(self.leads("a"))
+        self.assertEqual(self.leads("a", "c"), "b")
+
+    def test_a_key_that_came_back_with_the_copy_is_not_a_member_that_is_there(self) -> None:
+        self.assertIsNone(self.leads(c=replace(self.members["c"], has_read=("session-c", "of an earlier a"))))

@@ -76,7 +76,7 @@ class OverviewTests(SynchronousTestCase):
         self.keys.delete(LEADER)
         found = self.overview()
         self.assertEqual(found.health, Health.NO_LEADER)
-        self.assertIn("node-b knows. Start node-c, and the node with most of the log leads", found.advice)
+        self.assertIn("node-b knows. Start node-c, and the node that led last leads", found.advice)
         self.assertIn("rmqha cluster forget", found.advice)
 
     def test_without_a_leader_the_members_say_what_they_wait_for(self) -> None:

@@ -472,6 +472,24 @@ def test_one_that_knows_a_newer_epoch_and_comes_later_follows_after_an_order() -
         assert cluster.wait(lambda: refusal() == "master leads already", SECONDS), cluster.standing()
 
 
+def test_a_leader_does_not_doubt_keys_that_it_has_written_since_it_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as cluster:
+        agent = cluster.members[0].agent
+        assert agent is not None
+        found, write = [], agent._write_known
+
+        async def note(known: Known) -> None:
+            await write(known)
+            found.append((known.number, agent.doubts_keys))
+
+        monkeypatch.setattr(agent, "_write_known", note)
+        before = agent.known.number
+        cluster.kill("slave-1")
+        assert cluster.wait(lambda: agent.known.number > before, SECONDS), cluster.standing()
+        assert (agent.known.number, False) in found
+        assert not any(doubts for _, doubts in found)
+
+
 # The coordinator goes back under its own id: a journal, a disk or a snapshot was put back
 
 

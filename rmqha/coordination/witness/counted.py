@@ -4,8 +4,8 @@ A journal that was put back from a copy, or whose last entry has rotted, looks l
 is beside the folder of the journal, so that a copy of the folder does not bring it along.
 """
 
+import errno
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -16,6 +16,7 @@ NAME = "answered"
 RECORD = Struct(">4sQQI")
 """A magic, the cluster's id, the entry's number, and a CRC of the three."""
 MAGIC = b"RWA\x01"
+MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,28 +46,32 @@ class CountedFile:
 
     def __init__(self, folder: Path) -> None:
         """Open or create it: beside the folder, or in it if nobody may write beside it. Raises OSError."""
+        folder = Path(os.path.normpath(folder.absolute()))  # "." has no name
         beside, within = folder.with_name(f"{folder.name}.{NAME}"), folder / NAME
         found = [data for path in (beside, within) if path.exists() and (data := path.read_bytes())]
         self.is_there = bool(found)
         """Whether an earlier process has counted."""
         self.read = [Counted.decode(data) for data in found]
         """What it has noted; None for a file that cannot be read."""
-        self._fd = -1
-        with suppress(PermissionError):
-            self._fd = _open(beside)
-        if self._fd < 0:
-            self._fd = _open(within)
-            within = beside
         self._other: Path | None = within
         """A file that is of no use as soon as ours is written."""
+        try:
+            self._fd = _open(beside)
+        except OSError as error:
+            if error.errno not in MAY_NOT_WRITE:
+                raise
+            self._fd, self._other = _open(within), beside
 
     def write(self, counted: Counted) -> None:
         """Note it durably. Raises OSError."""
         os.pwrite(self._fd, counted.encode(), 0)
         os.fdatasync(self._fd)
         if self._other is not None:
-            with suppress(FileNotFoundError, PermissionError):
-                self._other.unlink()
+            try:
+                self._other.unlink(missing_ok=True)
+            except OSError as error:
+                if error.errno not in MAY_NOT_WRITE:
+                    raise
             self._other = None
 
     def close(self) -> None:

@@ -180,9 +180,11 @@ class Journal:
         return os.pread(self._lock_fd, 100, 0).decode("ascii", "replace").split()
 
     def _mark(self) -> None:
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, f"{self.cluster_id:x} {COUNTED_MARK}\n".encode(), 0)
-        os.fsync(self._lock_fd)
+        if self._marks() != [f"{self.cluster_id:x}", COUNTED_MARK]:
+            mark = f"{self.cluster_id:x} {COUNTED_MARK}\n".encode()
+            os.pwrite(self._lock_fd, mark, 0)
+            os.ftruncate(self._lock_fd, len(mark))
+            os.fsync(self._lock_fd)
 
     def renew(self, reason: str) -> None:
         """Give the cluster another id, with the keys that are here. Raises OSError, JournalError."""
