@@ -348,7 +348,7 @@ def forget(way: Way, name: str, yes: bool, as_json: bool) -> None:
 
     way.run(work)
     if as_json:
-        click.echo(json_line({"forgotten": name}))
+        print_json({"forgotten": name})
     else:
         say(f"{name} is forgotten")
 
@@ -381,7 +381,7 @@ def renew_witness(folder: Path, as_json: bool) -> None:
     finally:
         journal.close()
     if as_json:
-        click.echo(json_line({"coordinatorClusterId": number}))
+        print_json({"coordinatorClusterId": number})
     else:
         say(f"the cluster id of the witness is {number} now")
 
