@@ -16,7 +16,6 @@ from rmqha.store.derived.consumequeue import ConsumeQueue, Unit, Units, are_mess
 from rmqha.store.derived.dispatchrequest import (
     DispatchRequest,
     is_possible_offset,
-    read_dispatch_request,
     read_if_sound,
 )
 from rmqha.store.derived.geometry import UnprovedIndexFile, geometry_of
@@ -430,7 +429,9 @@ def _audit_some(
     assert data is not None, "the end is inside the log"
     position, limit = 0, min(len(data), end - start)
     while position < min(limit, BATCH_BYTES):
-        request = read_dispatch_request(data, position)
+        request = read_if_sound(data, start, position)
+        if request is None:  # the log's records end before the given end
+            return end
         if isinstance(request, int):
             position += request
             continue
