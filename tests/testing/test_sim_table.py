@@ -116,11 +116,10 @@ class TableTests(ScenarioTestCase):
         simulation.put(800)
         simulation.settle()
         simulation.advance(0)
-        self.assertIsNone(simulation.slaves[0].process)
-        simulation.slaves[0].disk.heal()
-        simulation.start(SLAVE)
+        self.assertIsNotNone(simulation.slaves[0].process, "it waits for room")
         self.assertEqual(simulation.slaves[0].log.verified_offset, stored)
-        simulation.settle()
+        simulation.slaves[0].disk.heal()
+        simulation.converge()
         self.assertTrue(simulation.oracle.equal(simulation.slaves[0], simulation.master))
 
     def test_a_transfer_that_does_not_follow_ends_the_connection(self) -> None:

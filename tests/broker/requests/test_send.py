@@ -893,6 +893,7 @@ class SendBackTests(SendTestCase):
         room = 32767 - len(self.record.properties_stored.encode()) - len("\2X\1")
         for length in (room, room - 30):
             self.record = self.stored(self.send(properties={"TAGS": "A", "KEYS": "k", "X": "é" * (length // 2)}))
+            self.dispatch()
             for changed in ({}, {"delayLevel": -1}):
                 with log_lines() as lines:
                     dead = self.come_back(None, **changed)

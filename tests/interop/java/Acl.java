@@ -17,6 +17,7 @@ import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.AclUtils;
 import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.impl.MQClientManager;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -227,6 +228,8 @@ final class Acl {
         producer.sendMessageInTransaction(new Message(topic, "transaction".getBytes()), null);
         Map<String, Object> answer = new LinkedHashMap<>();
         if (asks) {
+            // A reply goes to a producer that the broker knows by its heartbeat; the first one comes a second after its start.
+            MQClientManager.getInstance().getOrCreateMQClientInstance(producer).sendHeartbeatToAllBrokerWithLock();
             Message reply = producer.request(new Message(topic, "question".getBytes()), TIMEOUT_MS);
             answer.put("reply", new String(reply.getBody()));
         }
