@@ -153,11 +153,23 @@ def test_files_of_settings_are_read(read_only: Path) -> None:
     assert read_login(folder / "login").user == "rmqha"
 
 
-def pulled(name_server: str, topic: str) -> int:
-    """How many messages of a topic a client reads."""
+def offsets_in(store: str, topic: str) -> set[tuple[int, int]]:
+    """Queue and queue offset of each message of a topic that the store had."""
+    queues: dict[str, list[int]] = KNOWN["stores"][store]["queues"]
+    return {
+        (int(name.rpartition("/")[2]), first + index)
+        for name, (first, count) in queues.items()
+        if name.startswith(f"{topic}/")
+        for index in range(count)
+    }
+
+
+def serves(name_server: str, store: str, topic: str) -> bool:
+    """Whether a client reads all messages of a topic that the store had. Delayed ones that are due since come after."""
     words = [RMQHA, "pull", topic, f"--namesrv={name_server}", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return len(done.stdout.splitlines())
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return {(row["queueId"], row["queueOffset"]) for row in rows} >= offsets_in(store, topic)
 
 
 @pytest.mark.process
@@ -167,7 +179,7 @@ def test_a_node_of_today_serves_the_store_of_a_killed_one(frozen: Path) -> None:
         with TwistdNode(frozen, options, store=frozen / UNCLEAN) as node:
             for topic in ("Orders", "Bestellungen", "%DLQ%shipping"):
                 wait_until(
-                    lambda topic=topic: pulled(names.address, topic) == messages_in(UNCLEAN, topic),  # type: ignore[misc]
+                    lambda topic=topic: serves(names.address, UNCLEAN, topic),  # type: ignore[misc]
                     f"all messages of {topic}",
                 )
             assert node.stop() == 0
@@ -183,6 +195,6 @@ def test_a_failover_pair_of_today_goes_on_with_its_stores_and_its_witness(frozen
     with running_cluster(work) as cluster:
         assert int(cluster.leader.failover["epoch"]) > KNOWN["cluster"]["epoch"]
         wait_until(
-            lambda: pulled(cluster.name_server, "Failover") == messages_in("member-b", "Failover"),
+            lambda: serves(cluster.name_server, "member-b", "Failover"),
             "all messages that the old pair had answered",
         )
