@@ -43,6 +43,7 @@ class FakeCluster:
         self._stack = ExitStack()
         monkeypatch.setattr(brokers, "ask_brokers", self._ask_brokers)
         monkeypatch.setattr(brokers, "ask_node", self._ask_node)
+        monkeypatch.setattr(brokers, "ask_unknown_topics", lambda *_: frozenset())
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
 """What nodes and name servers answer the driver: where logs start and end, who has them, and how to reach them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -61,6 +61,14 @@ class NodeFacts:
         return self.node.broker_id != MASTER_ID
 
 
+class NodeRefuses(NodeFailed):
+    """A node answers a request with a code that is not SUCCESS: ``code``."""
+
+    def __init__(self, problem: str, code: int) -> None:
+        super().__init__(problem)
+        self.code = code
+
+
 class RemotingLine:
     """A connection to a remoting port. A context manager."""
 
@@ -79,16 +87,16 @@ class RemotingLine:
     ) -> None:
         self._socket.close()
 
-    def ask(self, code: RequestCode, read: Callable[[bytes], Found]) -> Found:
-        """What ``read`` makes of the body of the answer. Raises NodeFailed."""
-        request = RemotingCommand(code, opaque=code)
+    def ask(self, code: RequestCode, read: Callable[[bytes], Found], fields: Mapping[str, str] | None = None) -> Found:
+        """What ``read`` makes of the body of the answer. Raises NodeRefuses, NodeFailed."""
+        request = RemotingCommand(code, opaque=code, ext_fields=fields or {})
         if self._sign is not None:
             request = request._replace(ext_fields=self._sign(request.ext_fields, request.body, request.version))
         try:
             self._socket.sendall(encode_head(request))
             answer = self._answer()
             if answer.code != ResponseCode.SUCCESS:
-                raise NodeFailed(f"{self.place} refuses {code.name}: {answer.remark or answer.code}")
+                raise NodeRefuses(f"{self.place} refuses {code.name}: {answer.remark or answer.code}", answer.code)
             return read(answer.body)
         except (CommandError, ValueError) as error:
             raise NodeFailed(f"{self.place} answers {code.name} wrongly: {error}") from error
@@ -149,6 +157,22 @@ def ask_consumer_offsets(remoting: Place, tls: TLSPaths | None, sign: Sign | Non
 
     with RemotingLine(remoting, tls, sign) as line:
         return line.ask(RequestCode.GET_ALL_CONSUMER_OFFSET, checked)
+
+
+def ask_unknown_topics(
+    remoting: Place, topics: Iterable[str], tls: TLSPaths | None, sign: Sign | None
+) -> frozenset[str]:
+    """Those of some topics that a broker, ours or Java's, does not have. Raises NodeFailed, OptionError."""
+    unknown = set()
+    with RemotingLine(remoting, tls, sign) as line:
+        for topic in topics:
+            try:
+                line.ask(RequestCode.GET_TOPIC_STATS_INFO, len, {"topic": topic})
+            except NodeRefuses as refusal:
+                if refusal.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                unknown.add(topic)
+    return frozenset(unknown)
 
 
 def ask_brokers(

@@ -18,7 +18,13 @@ from rmqha.acl.yamlfile import AclFileError
 from rmqha.pipeline.boundaries import start_before
 from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.network.address import NetworkAddress, Place, RemoteLog, address_text, parse_address
-from rmqha.pipeline.network.asking import NodeFacts, ask_brokers, ask_consumer_offsets, ask_node
+from rmqha.pipeline.network.asking import (
+    NodeFacts,
+    ask_brokers,
+    ask_consumer_offsets,
+    ask_node,
+    ask_unknown_topics,
+)
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.segment import NoNodeLeft
 from rmqha.pipeline.options import Boundaries, Options
@@ -52,6 +58,8 @@ class Brokers:
         self._ends: dict[str, list[tuple[float, int]]] = {}
         self._brokers: dict[str, dict[int, Place]] | None = None
         self._said: dict[str, str] = {}
+        self._topics = options.selection.topics or frozenset()
+        """The selected topics, until the brokers were asked for them."""
 
     def plans(
         self,
@@ -67,10 +75,12 @@ class Brokers:
 
         Raises StoreError, OSError, OptionError.
         """
-        found = []
-        for name, nodes in self._asked(away is not None).items():
+        found, masters = [], []
+        asked = self._asked(away is not None)
+        for name, nodes in asked.items():
             try:
-                facts = self._facts(name, nodes)
+                facts, master = self._facts(name, nodes)
+                masters.append(master)
                 broker = name or facts[0].broker
                 least = 0 if needed is None else needed.get(broker, 0)
                 found.append(self._plan(broker, facts, known_ends.get(broker, 0), least))
@@ -80,7 +90,22 @@ class Brokers:
                 elif self._options.fail_on_data_loss or not isinstance(error, NoAnswer):
                     raise
                 self._warn(f"broker {name}", str(error))
+        if self._topics and len(masters) == len(asked):
+            self._warn_of_topics(masters)
         return found
+
+    def _warn_of_topics(self, masters: Iterable[Place]) -> None:
+        """Tell once which of the selected topics no broker has. Raises OptionError."""
+        unknown, self._topics = self._topics, frozenset()
+        for remoting in masters:
+            try:
+                unknown = ask_unknown_topics(remoting, sorted(unknown), self._options.access.tls, self._sign)
+            except NodeFailed as error:  # its account may read no more than the log, for example
+                log.debug("nobody knows whether there are the topics %s: %s", sorted(unknown), error)
+                return
+        if unknown:
+            address, names = address_text(self._options.path), ", ".join(sorted(unknown))
+            self._warn("topics", f"{address} has no topic {names}: no message may be of it")
 
     def consumer_offsets(self, broker: str) -> bytes:
         """The JSON of the offsets that consumers have reached at a broker, from its master if that answers: a slave
@@ -126,12 +151,15 @@ class Brokers:
             "": [(Place(place.host, address.remoting_port or place.port - 1), place.port) for place in address.nodes]
         }
 
-    def _facts(self, name: str, nodes: Iterable[Asked]) -> list[NodeFacts]:
-        """What the nodes of a broker say, those that are asked first in front. Raises NoAnswer, OptionError."""
-        found, failures = [], []
+    def _facts(self, name: str, nodes: Iterable[Asked]) -> tuple[list[NodeFacts], Place]:
+        """What the nodes of a broker say, those that are asked first in front, and the remoting port of the one with
+        the lowest id. Raises NoAnswer, OptionError.
+        """
+        found, places, failures = [], {}, []
         for remoting, ha_port in nodes:
             try:
                 found.append(ask_node(remoting, ha_port, self._options.access.tls, self._sign))
+                places[found[-1].node.broker_id] = remoting
             except NodeFailed as error:
                 failures.append(str(error))
         if not found:
@@ -147,7 +175,8 @@ class Brokers:
             raise OptionError(
                 f"{address_text(self._options.path)} names nodes of several brokers: {', '.join(sorted(names))}"
             )
-        return sorted(found, key=lambda facts: (not facts.is_slave, -_end(facts, self._options), facts.node.broker_id))
+        found.sort(key=lambda facts: (not facts.is_slave, -_end(facts, self._options), facts.node.broker_id))
+        return found, places[min(places)]
 
     def _remoting_hints(self) -> list[str]:
         """What to give instead of an address whose port is a remoting port, where a HA port should be."""
