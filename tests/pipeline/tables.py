@@ -48,3 +48,14 @@ def versions_of(lake: Path, kind: TableFormat) -> list[dict[str, Any]]:
 
     table = StaticTable.from_metadata(str(lake / "_iceberg"))
     return [one.summary.additional_properties for one in table.snapshots() if one.summary is not None]
+
+
+def manifests_of(lake: Path) -> set[str]:
+    """The manifests of all versions of an Iceberg table; each is read."""
+    from pyiceberg.table import StaticTable
+
+    table = StaticTable.from_metadata(str(lake / "_iceberg"))
+    found = [one for snapshot in table.snapshots() for one in snapshot.manifests(table.io)]
+    for one in found:
+        one.fetch_manifest_entry(table.io, discard_deleted=False)
+    return {one.manifest_path for one in found}

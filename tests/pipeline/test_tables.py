@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +18,9 @@ from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs import archive as archives
 from rmqha.pipeline.jobs import tableformats
 from rmqha.pipeline.jobs.archive import Archived, archive
+from rmqha.pipeline.jobs.compact import compact
 from rmqha.pipeline.jobs.engine import LocalEngine
+from rmqha.pipeline.jobs.expire import expire
 from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, ArchiveError, archived_paths
 from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat
@@ -25,7 +29,7 @@ from rmqha.settings import Settings
 from tests.pipeline.bodies.test_archived import lay
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, as_old, options_of, visible_files
 from tests.pipeline.microbatches import Query
-from tests.pipeline.tables import PACKAGES, table_of, table_offsets, versions_of
+from tests.pipeline.tables import PACKAGES, manifests_of, table_of, table_offsets, versions_of
 
 pytestmark = pytest.mark.long
 
@@ -85,6 +89,33 @@ def test_it_stays_a_table_in_runs_that_do_not_say_so(store: Path, lake: Path, ki
     versions = len(versions_of(lake, kind))
     run_job(store, lake)  # nothing is new
     assert len(versions_of(lake, kind)) == versions
+
+
+@pytest.mark.parametrize("job", [partial(expire, before=0), partial(compact, engine=LocalEngine())])
+def test_what_dead_commits_left_is_removed_a_day_later(store: Path, lake: Path, job: Callable[[Path], object]) -> None:
+    pytest.importorskip(PACKAGES[TableFormat.ICEBERG])
+
+    def files() -> set[Path]:
+        return set(metadata.iterdir())
+
+    run_job(store, lake, TableFormat.ICEBERG, endingOffset=SEGMENT_SIZE)
+    folder = lake / FOLDERS[TableFormat.ICEBERG]
+    metadata, catalog, strange = folder / "metadata", folder / "catalog.db", folder / "metadata" / "notes.avro"
+    strange.touch()
+    before, as_of_then = files(), catalog.read_bytes()
+    run_job(store, lake)
+    catalog.write_bytes(as_of_then)  # as if the later commits had died before they counted
+    orphans = files() - before
+    assert {path.name[-5:] for path in orphans} == {".avro", ".json"}
+    tableformats.remove_orphans(lake)
+    assert files() == orphans | before, "a commit may be at work"
+    for path in files():
+        os.utime(path, times=(0, 0))
+    job(lake)
+    assert not orphans & files()
+    assert before < files()
+    check_once(lake, TableFormat.ICEBERG)
+    assert len(manifests_of(lake)) > 1
 
 
 def test_an_archive_of_files_becomes_a_table_later(store: Path, lake: Path, kind: TableFormat) -> None:

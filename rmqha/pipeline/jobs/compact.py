@@ -41,7 +41,7 @@ from rmqha.pipeline.jobs.manifest import (
     stage,
 )
 from rmqha.pipeline.jobs.replacing import mend, replace_manifests
-from rmqha.pipeline.jobs.tableformats import metadata_of
+from rmqha.pipeline.jobs.tableformats import metadata_of, remove_orphans
 from rmqha.pipeline.options import Compression
 from rmqha.pipeline.schema import RECORD_CRC
 from rmqha.pipeline.segments import Split
@@ -169,6 +169,7 @@ def compact(
     with archive.job_locked():
         with archive.locked():
             mend(archive)
+            remove_orphans(root)
             remove_compacted(root)
         return _compact(archive, engine, choices, progress)
 

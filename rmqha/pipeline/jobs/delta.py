@@ -63,6 +63,9 @@ class DeltaLog:
             table.create_write_transaction(actions, "append", table.schema(), commit_properties=facts)
             self._sync()
 
+    def remove_orphans(self, before: float) -> None:
+        """See ``TableLog``. A commit of Delta is one file, so none dies with a part of its files written."""
+
     def _exists(self) -> bool:
         return DeltaTable.is_deltatable(str(self._root))
 

@@ -13,6 +13,7 @@ from typing import Any
 from rmqha.pipeline.jobs.engine import Progress, no_progress
 from rmqha.pipeline.jobs.manifest import ArchivedFile, ArchiveError, Manifest, existing_archive
 from rmqha.pipeline.jobs.replacing import mend, replace_manifests
+from rmqha.pipeline.jobs.tableformats import remove_orphans
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ def expire(root: Path, before: int, dry_run: bool = False, progress: Progress = 
     with archive.job_locked():
         with archive.locked():
             mend(archive)
+            remove_orphans(root)
             manifests = archive.manifests()
         found = _expired(manifests, before, done=True)
         touched = [one for one in manifests if _left(one, found.end) != one]

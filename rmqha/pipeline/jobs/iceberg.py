@@ -1,5 +1,7 @@
 """The metadata of an Iceberg table, written by the package ``pyiceberg``."""
 
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,13 +23,20 @@ from rmqha.store.nodestate import replace_file
 FOLDER = FOLDERS[TableFormat.ICEBERG]
 CATALOG_NAME, NAMESPACE, TABLE = "rmqha", "rmqha", "archive"
 CATALOG_FILE = "catalog.db"
-HINT_PATH = "metadata/version-hint.text"
+METADATA_FOLDER = "metadata"
+HINT_PATH = f"{METADATA_FOLDER}/version-hint.text"
 """Readers without the catalog find the newest metadata here: ``StaticTable.from_metadata(".../_iceberg")``."""
+UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+OF_COMMITS = re.compile(rf"\d{{5,}}-{UUID}\.metadata\.json|{UUID}-m\d+\.avro|snap-\d+-\d+-{UUID}\.avro")
+"""What a commit writes before it counts: a metadata file, manifests, and a list of manifests."""
 PROPERTIES = {
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "100",
 }
+
+
+log = logging.getLogger(__name__)
 
 
 class IcebergLog:
@@ -58,6 +67,23 @@ class IcebergLog:
             with table.transaction() as transaction:
                 self._commit(table, transaction, change)
             self._hint(table)
+
+    def remove_orphans(self, before: float) -> None:
+        """See ``TableLog``."""
+        with self._explained():
+            table = self._load()
+            if table is None:
+                return
+            needed = {Path(path).name for path in _needed(table)}
+            orphans = [
+                path
+                for path in (self._folder / METADATA_FOLDER).iterdir()
+                if OF_COMMITS.fullmatch(path.name) and path.name not in needed and path.stat().st_mtime < before
+            ]
+            for path in orphans:
+                path.unlink()
+            if orphans:
+                log.info("%d files of commits that died are removed from %s", len(orphans), self._folder)
 
     def _hint(self, table: Table) -> None:
         """Tell readers without the catalog where the newest metadata is."""
@@ -126,3 +152,14 @@ class IcebergLog:
                 f"{self._folder} cannot be used ({one_line(error)}): move it elsewhere, and "
                 "'rmqha job archive --table iceberg' makes it again from the manifests"
             ) from error
+
+
+def _needed(table: Table) -> Iterator[str]:
+    """The files to which the newest metadata refers, and that itself, as paths or URIs."""
+    metadata = table.metadata
+    yield table.metadata_location
+    yield from (one.metadata_file for one in metadata.metadata_log)
+    yield from (one.statistics_path for one in (*metadata.statistics, *metadata.partition_statistics))
+    for snapshot in metadata.snapshots:
+        yield snapshot.manifest_list
+        yield from (manifest.manifest_path for manifest in snapshot.manifests(table.io))

@@ -12,6 +12,7 @@ ranges it has. Each commit also notes the store, the epoch and the range.
 """
 
 import re
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ import pyarrow.parquet as pq
 from rmqha.pipeline.errors import OptionError, one_line
 from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, ArchiveError, Manifest, make_folder, range_of
 
+ORPHAN_SECONDS = 24 * 3600.0
+"""No commit takes so long, not even that of a program that does not know the archive's lock."""
 OUR_PATH = re.compile(r"date=[^/]+/hour=[^/]+/\d{20}-\d{20}(\.sorted)?\.parquet")
 
 
@@ -72,6 +75,11 @@ class TableLog(Protocol):
 
     def commit(self, change: Change) -> None:
         """Make a new version, in one step. The table is created if it does not exist. Raises ArchiveError, OSError."""
+
+    def remove_orphans(self, before: float) -> None:
+        """Remove files of commits that died: no version refers to them, and they were written before a time, in
+        seconds. Raises ArchiveError, OSError.
+        """
 
 
 def check_package(table: TableFormat) -> None:
@@ -157,6 +165,15 @@ def replace_in_tables(archive: Archive, removed: Iterable[str], manifest: Manife
         removes = tuple(path for path in wanted if path in present)
         if adds or removes:
             log.commit(Change(manifest, adds, removes, keeps_rows))
+
+
+def remove_orphans(root: Path) -> None:
+    """Remove what commits to the tables left when their process died, a day later. Call it under ``locked``.
+
+    Raises OptionError, ArchiveError, OSError.
+    """
+    for log in table_logs(root):
+        log.remove_orphans(time.time() - ORPHAN_SECONDS)
 
 
 def known_paths(root: Path, log: TableLog) -> set[str]:
