@@ -496,12 +496,17 @@ class PullMessageProcessor:
         return _answer(code, REMARKS.get(found.status, found.status.name), broker_id, found)
 
     def _moved_by_reset(self, pull: PullRequest) -> RemotingCommand | None:
-        """Sends a consumer to the offset to which an operator has reset its group; None if it is there."""
-        wanted = self._consumer_offsets.reset_offset(pull.group, pull.topic, pull.queue_id)
+        """Sends a consumer to the offset to which an operator has reset its group, if it does not go there by itself;
+        None if it is there, or may still go.
+        """
+        of_queue = pull.group, pull.topic, pull.queue_id
+        wanted = self._consumer_offsets.reset_offset(*of_queue)
         if wanted is None or self._store.is_slave:
             return None
         if pull.queue_offset == wanted:
-            self._consumer_offsets.went_on(pull.group, pull.topic, pull.queue_id)
+            self._consumer_offsets.went_on(*of_queue)
+            return None
+        if not self._consumer_offsets.must_send_to_reset(*of_queue):
             return None
         reader, queue = self._store.reader, (pull.topic, pull.queue_id)
         ends = max(0, reader.min_offset(*queue)), reader.max_offset(*queue)

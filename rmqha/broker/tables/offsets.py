@@ -39,6 +39,12 @@ BYTES_OF_AN_OFFSET = 34
 """A queue id, the largest offset, and the characters between them."""
 RESET_SECONDS = 120.0
 """A group's consumers go on at a reset offset within this time; otherwise their own offsets count again."""
+ALONE_SECONDS = 30.0
+"""Consumers that are told of a reset go on at its offset by themselves within this time.
+
+Java's drops the queue, waits 10 s, and begins anew. The pull that it held meanwhile ends after 15 s. If that were
+answered with the new offset, Java's consumer would begin anew a second time, 10 s later, and consume all again.
+"""
 KEYS_AT_ONCE = 1000
 """Keys copied per reactor turn."""
 
@@ -114,6 +120,11 @@ class ConsumerOffsetManager(PeriodicService):
             del self._resets[queue]
             return None
         return offset
+
+    def must_send_to_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset has waited so long that the group's consumers do not go on at its offset by themselves."""
+        until = self._resets.get((topic_at_group(topic, group), queue_id))
+        return until is not None and until - self._time.seconds() <= RESET_SECONDS - ALONE_SECONDS
 
     def went_on(self, group: str, topic: str, queue_id: int) -> None:
         """A consumer reads at the offset that a reset has set."""

@@ -15,7 +15,7 @@ from rmqha.broker.requests.pull import CHECK_SECONDS, MAX_HOLD_SECONDS, PullMess
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerData, ConsumerManager, MessageModel
 from rmqha.broker.tables.groups import SubscriptionGroupManager
-from rmqha.broker.tables.offsets import ConsumerOffsetManager
+from rmqha.broker.tables.offsets import ALONE_SECONDS, ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import ANSWER_BYTES_PER_TURN
@@ -233,6 +233,10 @@ class NothingTests(PullTestCase):
         self.groups.find_or_create("G")
         self.offsets.reset("G", "T", 0, 2, "an operator")
         commits = {"sysFlag": ADMIN | COMMIT}
+        answer = self.pull(queueOffset=7, commitOffset=7, **commits)
+        self.assertEqual(answer.code, ResponseCode.SUCCESS, "a consumer that drops the queue must not do so twice")
+        self.assertEqual(self.offsets.query("G", "T", 0), 2)
+        self.clock.advance(ALONE_SECONDS)
         answer = self.pull(queueOffset=7, commitOffset=7, **commits)
         self.assert_nothing(answer, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", 2, 0, 9)
         self.assertEqual(self.offsets.query("G", "T", 0), 2)
