@@ -40,10 +40,10 @@ BYTES_OF_AN_OFFSET = 34
 RESET_SECONDS = 120.0
 """A group's consumers go on at a reset offset within this time; otherwise their own offsets count again."""
 ALONE_SECONDS = 30.0
-"""Consumers that are told of a reset go on at its offset by themselves within this time.
+"""Consumers that get the push of a reset go on at its offset by themselves within this time.
 
-Java's drops the queue, waits 10 s, and begins anew. The pull that it held meanwhile ends after 15 s. If that were
-answered with the new offset, Java's consumer would begin anew a second time, 10 s later, and consume all again.
+Java's drops the queue, waits 10 s, and begins again. The pull that it held meanwhile ends after 15 s. If that were
+answered with the new offset, Java's consumer would begin again a second time, 10 s later.
 """
 KEYS_AT_ONCE = 1000
 """Keys copied per reactor turn."""
