@@ -13,6 +13,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.acl.common.AclClientRPCHook;
 import org.apache.rocketmq.acl.common.AclUtils;
@@ -26,6 +27,7 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
@@ -43,8 +45,8 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
  * put NAMESRV ACCESS SECRET TOPIC COUNT          sends; prints {sent, error}
  * pull NAMESRV ACCESS SECRET TOPIC GROUP         pulls all queues from their start; prints {bodies, error}
  * push NAMESRV ACCESS SECRET TOPIC GROUP COUNT   a push consumer: prints {bodies} once it has got COUNT messages
- * work NAMESRV ACCESS SECRET TOPIC GROUP ASKS    a message that comes back once, a transaction that is committed when the
- *                                                broker asks and, if ASKS, a request and its reply: prints {bodies, reply}
+ * work NAMESRV ACCESS SECRET TOPIC GROUP         a message that comes back once, a transaction that is committed when the
+ *                                                broker asks, and a request and its reply: prints {bodies, reply}
  * </pre>
  */
 final class Acl {
@@ -70,7 +72,7 @@ final class Acl {
                 answer = push(args[1], hook(args[2], args[3]), args[4], args[5], Integer.parseInt(args[6]));
                 break;
             case "work":
-                answer = work(args[1], hook(args[2], args[3]), args[4], args[5], Boolean.parseBoolean(args[6]));
+                answer = work(args[1], hook(args[2], args[3]), args[4], args[5]);
                 break;
             default:
                 throw new IllegalArgumentException(args[0]);
@@ -174,7 +176,7 @@ final class Acl {
     }
 
     private static Map<String, Object> work(
-        String nameServer, AclClientRPCHook hook, String topic, String group, boolean asks) throws Exception {
+        String nameServer, AclClientRPCHook hook, String topic, String group) throws Exception {
         System.setProperty("rocketmq.client.rebalance.waitInterval", "500");
         TransactionMQProducer producer = new TransactionMQProducer("PG_ACL_WORK", hook);
         producer.setNamesrvAddr(nameServer);
@@ -227,12 +229,24 @@ final class Acl {
         producer.send(new Message(topic, "ordinary".getBytes()));
         producer.sendMessageInTransaction(new Message(topic, "transaction".getBytes()), null);
         Map<String, Object> answer = new LinkedHashMap<>();
-        if (asks) {
-            // A reply goes to a producer that the broker knows by its heartbeat; the first one comes a second after its start.
-            MQClientManager.getInstance().getOrCreateMQClientInstance(producer).sendHeartbeatToAllBrokerWithLock();
-            Message reply = producer.request(new Message(topic, "question".getBytes()), TIMEOUT_MS);
-            answer.put("reply", new String(reply.getBody()));
-        }
+        // A reply goes to a producer that the broker knows by its heartbeat; the first one comes a second after its start.
+        MQClientManager.getInstance().getOrCreateMQClientInstance(producer).sendHeartbeatToAllBrokerWithLock();
+        CompletableFuture<Message> reply = new CompletableFuture<>();
+        // The callback: request() without one fails in 5.x as soon as the question is stored (apache/rocketmq#9319).
+        producer.request(new Message(topic, "question".getBytes()), new RequestCallback() {
+            @Override
+            public void onSuccess(Message message) {
+                if (message != null) { // null: 5.x tells that the question is stored
+                    reply.complete(message);
+                }
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                reply.completeExceptionally(error);
+            }
+        }, TIMEOUT_MS);
+        answer.put("reply", new String(reply.get().getBody()));
         left.await();
         answer.put("bodies", bodies);
         return answer;
