@@ -47,8 +47,8 @@ QueueOf = Callable[[str, int], ConsumeQueue | None]
 class CutEnd:
     """The end of a log, from ``start`` on, that a store loses, or that a copy does not have. ``log`` still has it.
 
-    ``sound`` are the ranges of records there. ``unreadable_bytes`` are between them, or gone: they count as so many
-    deliveries as fit into them.
+    ``sound`` are the ranges of records there. ``unreadable_bytes`` are between them, or gone: they count as all
+    the deliveries that fit into them.
     """
 
     log: CommitLog
