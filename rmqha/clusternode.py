@@ -44,7 +44,7 @@ from rmqha.ops.process import Leave
 from rmqha.remoting.promising import ask_for_promise
 from rmqha.settings import BrokerRole, FlushDiskType, Settings, TlsMode
 from rmqha.store.epochs import forget_promotion, read_epochs
-from rmqha.store.errors import StoreError, is_disk_full
+from rmqha.store.errors import StoreError, is_disk_full, with_advice
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.offline.promote import Reason
 
@@ -293,7 +293,7 @@ class ClusterNode(Node):
             known = node.store.known_log()
             await self._close_to_open_again()
         except OSError as error:
-            self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
+            self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {with_advice(error)}")
             return
         self._use(plan, known)
         self._next_rewind = 0.0

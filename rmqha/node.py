@@ -44,7 +44,7 @@ from rmqha.replicating import (
 from rmqha.rereading import Rereading, change_live
 from rmqha.settings import BrokerRole, run_time_properties, with_properties
 from rmqha.store.epochs import note_name_servers, promoted_name_servers
-from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore
+from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore, with_advice
 from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
@@ -204,7 +204,9 @@ class Node(ProcessService):
         except StoreError as error:
             self.stop_with(ExitCode.CORRUPT, str(error))
         except OSError as error:
-            self.stop_with(ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {error}")
+            self.stop_with(
+                ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {with_advice(error)}"
+            )
 
     async def _look_up_names(self) -> None:
         """Wait until brokerIP1 and the address of --bind can be looked up. Raises OpeningStopped."""
@@ -513,7 +515,9 @@ class Node(ProcessService):
             return None
 
     def _disk_failed(self, failure: Failure) -> None:
-        self.stop_with(ExitCode.IO_ERROR, f"the disk failed, nothing more is acknowledged: {failure.getErrorMessage()}")
+        self.stop_with(
+            ExitCode.IO_ERROR, f"the disk failed, nothing more is acknowledged: {with_advice(failure.value)}"
+        )
 
     def stopService(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._stop())
@@ -546,7 +550,7 @@ class Node(ProcessService):
                 if problems:
                     self.stop_with(ExitCode.IO_ERROR, "; ".join(problems))
         except (StoreError, OSError) as error:
-            self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {error}")
+            self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {with_advice(error)}")
         finally:
             for threads in (self._table_threads, self._threads):
                 if threads.started:

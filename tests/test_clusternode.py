@@ -6,9 +6,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.clusternode import ROOM_LOOK_SECONDS, ClusterNode
+from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.failover.member import NodeFailed
 
@@ -49,9 +51,11 @@ class FullDiskTests(SynchronousTestCase):
         return "written"
 
     def test_it_tries_once_a_second_until_there_is_room(self) -> None:
-        written = self.node.use_disk(self.write)
-        self.clock.pump([ROOM_LOOK_SECONDS / 4] * 40)
-        self.assertEqual(self.tries, 11)
+        with capturedLogs() as events:
+            written = self.node.use_disk(self.write)
+            self.clock.pump([ROOM_LOOK_SECONDS / 4] * 40)
+        told = [event["what"] for event in events if event.get("event") is Event.WAITS_FOR_ROOM]
+        self.assertEqual((self.tries, told), (11, ["what this node knows of its cluster"]))
         self.assertNoResult(written)
         self.is_full = False
         self.clock.advance(ROOM_LOOK_SECONDS)

@@ -35,6 +35,7 @@ PATIENT_WITH_PEERS = "--set=haHousekeepingInterval=3600000"
 TWISTD = str(Path(sys.executable).with_name("twistd"))
 FREE_PORTS = ("--port=0",)
 SMALL_INDEX = ("--set=maxHashSlotNum=1000", "--set=maxIndexNum=4000")
+NO_ROOM_ADVICE = "The disk is full, and nothing is lost: make room, 4 MiB or more, then start the node again"
 
 
 def slave_options(master: TwistdNode, *more: str) -> list[str]:
@@ -488,6 +489,32 @@ def test_a_disk_without_any_room_is_told_at_the_start(tmp_path: Path) -> None:
     assert status == 8
     assert line.startswith(f"rmqha: cannot open {disk / 'store'}: ")
     assert os.strerror(errno.ENOSPC) in line
+    assert line.endswith(f". {NO_ROOM_ADVICE}")
+
+
+def test_a_full_disk_at_the_stop_and_at_the_start_loses_nothing(tmp_path: Path) -> None:
+    """The store is not closed cleanly, and the next start with a little room checks its log."""
+    with small_disk(tmp_path / "disk", 16 << 20) as disk:
+        options = ["--role=async-master", *FREE_PORTS, "--set=mappedFileSizeCommitLog=1048576", *SMALL_INDEX]
+        with PutNode(tmp_path, options, disk / "store", "master") as node:
+            end = node.put(300)["end"]
+            ballast = fill(disk)
+            assert node.stop() == 8
+            (line,) = node.errors()
+            assert line.startswith("rmqha: the store could not be closed cleanly: ")
+            assert line.endswith(NO_ROOM_ADVICE)
+            assert str(disk / "store") in line
+            assert (node.store / ABORT_FILE).exists()
+            assert node.start().wait() == 8
+            line = node.errors()[-1]
+            assert line.startswith(f"rmqha: cannot open {node.store}: ")
+            assert line.endswith(NO_ROOM_ADVICE)
+            os.truncate(ballast, ballast.stat().st_size - (4 << 20))
+            subprocess.run(["sync", "--file-system", str(disk)], check=True)
+            assert node.start().put(1)["statuses"] == {"PUT_OK": 1}
+            assert node.stop() == 0
+            held, _ = proved(node.store)
+            assert len(held) > end
 
 
 def test_a_quota_on_the_size_of_files_stops_the_slave(tmp_path: Path, master: TwistdNode) -> None:

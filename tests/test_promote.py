@@ -9,8 +9,12 @@ import pytest
 
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
+from rmqha.settings import make_settings
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import PutNode, TwistdNode, free_port
+from tests.store.queues import Writer
+from tests.store.test_popinflight import JAVAS_CHECKPOINT, REVIVE
 from tests.test_rewind import SMALL, run
 from tests.waiting import WAIT_SECONDS
 
@@ -202,6 +206,28 @@ def test_a_slave_whose_log_differs_is_not_promoted(pair: Pair) -> None:
         assert slave.stop() == 0
         assert old.stop() == 0
     assert "DIVERGED" in run("promote", pair.stores[1], code=ExitCode.DIVERGED)
+
+
+def test_a_running_slave_with_messages_of_pop_consumers_wants_a_switch(pair: Pair) -> None:
+    """An order over its port, and the node's own log. A failover takes the same way, and does not ask."""
+    opened = MessageStore(make_settings({"storePathRootDir": str(pair.stores[1]), "mappedFileSizeCommitLog": "65536"}))
+    Writer(opened.commit_log).put(REVIVE, 0, JAVAS_CHECKPOINT.encode(), TAGS="ck")
+    opened.derived.dispatcher.catch_up()
+    opened.close_now()
+    with pair.slave(1) as slave:
+        slave.wait_for_state(lambda state: state.state == "CONNECTING", "CONNECTING")
+        for options in ((), ("--force",)):
+            said = run("promote", pair.way(1), *options, code=ExitCode.IN_USE)
+            assert "3 messages are with POP consumers" in said
+            assert "--abandon-popped promotes it anyway" in said
+        state = slave.state()
+        assert state is not None
+        assert state.role == "SLAVE"
+        assert json.loads(run("promote", pair.way(1), "--dry-run", "--json"))["poppedMessages"] == 3
+        run("promote", pair.way(1), "--abandon-popped")
+        serving(slave, "ASYNC_MASTER")
+        slave.wait_for_event(Event.POPPED_ABANDONED, count=3)
+        assert slave.stop() == 0
 
 
 def test_what_is_no_slave_is_named(tmp_path: Path) -> None:

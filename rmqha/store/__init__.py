@@ -21,6 +21,8 @@ In reading order:
 - ``timers``: timer messages of RocketMQ 5.x, and the check point of their delivery.
 - ``popinflight``: messages that POP consumers of RocketMQ 5.x hold.
 - ``tablesnapshots``: the tables as they were, by the log offset they belong to.
+- ``clamping``: sets back offsets that are past the end of their queues.
+- ``setback``: sets back what points into a log that loses its end.
 - ``opening``: how far the opening of a store is, and how to stop it.
 - ``messagestore``: the facade: opens, owns and closes everything above.
 - ``offline/``: for stores that no node of this process has open: reading, checking, repairing.

@@ -26,6 +26,13 @@ def name_file(error: OSError, path: Path | str) -> None:
         error.filename = str(path)
 
 
+def with_advice(error: BaseException | None) -> str:
+    """The error as a node tells it that ends because of it. On a full disk it says what to do."""
+    if isinstance(error, OSError) and is_disk_full(error):
+        return f"{error}. The disk is full, and nothing is lost: make room, 4 MiB or more, then start the node again"
+    return str(error)
+
+
 def is_disk_full(error: OSError) -> bool:
     """Whether the disk is full. Unlike other errors this one may go away."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -19,6 +19,7 @@ from rmqha.events import Event
 from rmqha.histogram import Histogram
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
+from rmqha.store.clamping import clamp_offsets
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.derived import Derived
 from rmqha.store.derived.dispatch import MessageArrived
@@ -51,6 +52,7 @@ from rmqha.store.log.recovery import (
     settle,
 )
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
+from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
@@ -58,7 +60,7 @@ from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication, RightToLead
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
-from rmqha.store.timers import WHEEL_FILES
+from rmqha.store.setback import CutEnd, move_snapshots_aside, queues_on_disk, set_back, set_progress_aside
 from rmqha.wire.record import BLANK_HEADER, Record, RecordError, peek_size
 from rmqha.wire.scan import Scan
 
@@ -176,6 +178,8 @@ class MessageStore:
 
         Where the log was cut, another master may put other messages.
         """
+        self.clamped = 0
+        """How many offsets of groups and delays were past the end of their queues, and were set back."""
         self.disk_full = False
         self._refused_at: int | None = None
         self._flusher: Flusher | None = None
@@ -209,6 +213,9 @@ class MessageStore:
             self.settings = noted_sizes(self.root, self.settings, self.disk)
             recovery = self.recovery if self._build_derived is None else self._build(self._build_derived)
             self._open_derived(recovery)
+            is_whole = self.recovery.clean_stop and self.recovery.damage is None
+            if not self.is_slave and not is_whole:  # groups may have read what the log has lost
+                self.clamped = clamp_offsets(self.root / CONFIG_FOLDER, self.derived.queue_offsets(), self.disk)
             self.commit_log.begun = self._log_begun
             if self.derived.shows_sizes:
                 forget_sizes(self.root, self.disk)
@@ -272,7 +279,14 @@ class MessageStore:
 
     def _recover(self) -> Recovery:
         checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk)
+        damage = self._examined.damage
+        if damage is not None:
+            self.disk.touch(self.root / ABORT_FILE)  # groups go back later: a death before that is an unclean stop
+            end = max(self._examined.written_end, damage.confirmed)
+            cut = CutEnd.of(self.commit_log, self._examined.found.end, end)
+            set_back(self.root, cut, queues_on_disk(self.settings, self.disk), self.disk)
         recovery = settle(self.commit_log, self._examined, self.root / NODE_FOLDER / CUT_FOLDER)
+        move_snapshots_aside(self.root, recovery.end, self.disk)
         self._lower_checkpoint(checkpoint, recovery)
         self._note_unproved(recovery)
         self._tell_loss(recovery.end)
@@ -708,27 +722,24 @@ class MessageStore:
             self._reopen_derived()
 
     def set_aside(self, now_ms: int) -> Path:
-        """Empty the log: move all segments to a new folder below ``rmqha``. Returns that folder. Raises OSError."""
+        """Empty the log: move all segments to a new folder below ``rmqha``. Returns that folder. Raises OSError.
+
+        What points into the log moves with it.
+        """
         log = self.commit_log
         aside = self.root / NODE_FOLDER / f"aside-{now_ms}"
         self.disk.make_folder(aside.parent)
         log.sync()
         self.node_state = replace(self.node_state, offsets=self.offsets(log.verified_offset), unproved_from=None)
+        set_progress_aside(self.root, aside.with_name(f"{aside.name}-timers"), self.disk)
         log.set_aside(aside)
-        self._set_wheel_aside(aside.with_name(f"{aside.name}-timers"))
+        move_snapshots_aside(self.root, log.min_offset, self.disk)
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
         self._tell_loss(log.min_offset)
         if self.read_limit is not None:
             self.read_limit.take_back(log.min_offset)
         self._reopen_derived()
         return aside
-
-    def _set_wheel_aside(self, folder: Path) -> None:
-        """The timer wheel of a Java broker points into the log that is gone: move it to ``folder``. Raises OSError."""
-        for name in WHEEL_FILES:
-            if self.disk.exists(self.root / name):
-                self.disk.make_folder(folder)
-                self.disk.rename(self.root / name, folder / name)
 
     def known_log(self) -> Examination:
         """The log as it is now. An opening right after a clean close takes it, and need not prove the log again."""
@@ -746,6 +757,8 @@ class MessageStore:
         found = log.scan(max(log.min_offset, (offset - 1) // log.segment_size * log.segment_size), offset)
         if found.end != offset:
             raise StoreError(f"{offset} is not the end of a record: the record before it ends at {found.end}")
+        self.derived.dispatcher.catch_up()
+        set_back(self.root, CutEnd.of(log, offset, log.verified_offset), self.derived.queues.get, self.disk)
         self.derived.dispatcher.stop()
         dispatched = min(offset, log.verified_offset - self.derived.dispatcher.behind_bytes)
         end, kept_in = log.max_offset, None
@@ -763,6 +776,7 @@ class MessageStore:
         self.derived.close()
         log.trust(found)
         log.sync()
+        move_snapshots_aside(self.root, offset, self.disk)
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
         # not as after a clean stop: queues may have more than the index
         self._open_derived(Recovery(False, log.min_offset, checked_from=dispatched, end=offset, messages=0))

@@ -307,6 +307,11 @@ class TableFile(Generic[Table]):
         self._backup = folder / (kind.FILE_NAME + BACKUP_SUFFIX)
         self._sound: tuple[int, ...] | None = None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a file, sound or not."""
+        return self._disk.exists(self._path)
+
     def read(self) -> Table:
         """As ``ConfigTable.read``."""
         try:

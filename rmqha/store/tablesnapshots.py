@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 
 from rmqha.store.deletions import DeletedTopicTable
-from rmqha.store.log.mappedfile import DISK, FILE_NAME_DIGITS, file_name
+from rmqha.store.log.mappedfile import DISK, FILE_NAME_DIGITS, Disk, file_name
 from rmqha.store.metadata import (
     CONFIG_FOLDER,
     ConsumerOffsetTable,
@@ -41,12 +41,10 @@ class TableSnapshot:
     topics_up_to: int
 
 
-def snapshot_offsets(store: Path) -> list[int]:
+def snapshot_offsets(store: Path, disk: Disk = DISK) -> list[int]:
     """The offsets of the snapshots of a store, ascending. Raises OSError."""
-    folder = store / NODE_FOLDER / TABLES_FOLDER
-    if not folder.is_dir():
-        return []
-    names = [path.stem for path in folder.iterdir() if path.suffix == ".json"]
+    files = [Path(name) for name, _ in disk.files_in(store / NODE_FOLDER / TABLES_FOLDER)]
+    names = [file.stem for file in files if file.suffix == ".json"]
     return sorted(int(name) for name in names if len(name) == FILE_NAME_DIGITS and name.isdecimal())
 
 

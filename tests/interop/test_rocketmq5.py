@@ -542,6 +542,27 @@ def test_a_5_x_broker_and_ours_take_turns_on_one_store(
     assert driver.consume("TTurns5", "GTurns5Killed", 180).count == 180
 
 
+def test_messages_that_pop_consumers_hold_are_counted_before_a_promotion(
+    java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver
+) -> None:
+    """A Java master of 5.x dies before anybody has acknowledged what it had handed out."""
+    master = java_master(version=V5)
+    driver.create_topic(master.cluster, "TPopped", 1)
+    assert driver.send("TPopped", 20, 100).statuses == {"SEND_OK": 20}
+    slave = our_slave(master)
+    pop = {"consumerGroup": "GPopped", "topic": "TPopped", "queueId": "0", "maxMsgNums": "32", "initMode": "0"}
+    times = {"invisibleTime": "600000", "pollTime": "30000", "bornTime": str(int(time.time() * 1000)), "order": "false"}
+    before = master.commit_log_range()[1]
+    assert ask(master, RequestCode.POP_MESSAGE, {**pop, **times})
+    wait_until(lambda: master.commit_log_range()[1] > before, "the master to note what it has handed out")
+    slave.wait_for_offset(master.commit_log_range()[1])
+    master.kill()
+    slave.wait_for(ReplicaState.CONNECTING)
+    command = [RMQHA, "promote", str(slave.store), "--dry-run", "--json"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_SECONDS).stdout
+    assert loads_lenient(said.encode())["poppedMessages"] == 20
+
+
 def test_a_5_x_broker_works_with_our_name_server(
     our_namesrv: NameServerNode, our_driver: Driver, java_master: MasterFactory
 ) -> None:

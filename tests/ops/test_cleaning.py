@@ -1,7 +1,9 @@
 """Retention while a node runs: when it starts, what slots keep, and what it logs."""
 
+import errno
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -11,6 +13,7 @@ from rmqha.ops.cleaning import FIRST_RUN_SECONDS, CleaningService, Hold
 from rmqha.settings import make_settings
 from rmqha.store import retention
 from rmqha.store.derived.consumequeue import ConsumeQueue
+from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import Slot, SlotFolder
 from rmqha.testing.records import write_log
@@ -114,6 +117,18 @@ class CleaningServiceTests(SynchronousTestCase):
         self.acknowledged = {}
         self.clock.advance(10)
         self.assertEqual(self.segments[0], 2)
+
+    def test_a_full_disk_keeps_the_slots_that_it_has(self) -> None:
+        """They hold more of the log. The new ones are written as soon as there is room."""
+        self.acknowledged = {"10.0.0.1": 2 * SEGMENT_SIZE}
+        self.run_service(Hold(True))
+        self.clock.advance(FIRST_RUN_SECONDS)
+        self.acknowledged = {"10.0.0.1": 4 * SEGMENT_SIZE}
+        with patch.object(Disk, "replace", side_effect=OSError(errno.ENOSPC, "full")):
+            self.clock.advance(10)
+        self.assertEqual((self.segments[0], SlotFolder(self.root).slots()), (2, [Slot("10.0.0.1", 2 * SEGMENT_SIZE)]))
+        self.clock.advance(10)
+        self.assertEqual((self.segments[0], SlotFolder(self.root).slots()), (4, [Slot("10.0.0.1", 4 * SEGMENT_SIZE)]))
 
     def test_the_hold_is_bounded(self) -> None:
         self.acknowledged = {"10.0.0.1": 0}

@@ -145,7 +145,8 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         self._held = None
         if self._store.is_slave:
             self.table = held.thing
-        if held.thing != self._on_disk:
+        is_gone = bool(held.thing.offset_table) and not self._file.is_there  # it was set aside with the log
+        if held.thing != self._on_disk or is_gone:
             self._on_disk = held.thing
             self.persist()
 

@@ -20,12 +20,10 @@ class TimerCheckPoints:
     """Takes the master's check points, and writes ours."""
 
     def __init__(self, config: Path, store: MessageStore, turns: Turns, run_in_thread: RunInThread) -> None:
-        """Reads the file. Raises OSError."""
         self._config = config
         self._store = store
         self._turns = turns
         self._run_in_thread = run_in_thread
-        self._written = TimerCheckPoint.read(config, store.disk)
         self._held: Held[TimerCheckPoint] | None = None
 
     @property
@@ -53,13 +51,12 @@ class TimerCheckPoints:
         queue = self._store.derived.queues.get(TIMER_TOPIC, TIMER_QUEUE_ID)
         if queue is None:
             return
-        last = self._written
+        last = TimerCheckPoint.read(self._config, self._store.disk)  # it may have been set aside with the log
         start = 0 if last is None or last.last_read_ms > point.last_read_ms else last.queue_offset
         steps = finding_first_waiting(queue, self._store.reader.message_at, min(start, queue.max_offset), point)
         found = point.from_offset(await self._turns.run(steps), queue.max_offset)
         if found != last:
             await self._run_in_thread(lambda: self._put(found))
-            self._written = found
 
     def _put(self, point: TimerCheckPoint) -> None:
         point.write(self._config, self._store.disk)

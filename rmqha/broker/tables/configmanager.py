@@ -62,7 +62,8 @@ class TableStorage:
 class ConfigManager(Service, Generic[Table]):
     """Holds ``table``. ``persist`` starts a write, ``written`` fires when it is done. It stops when all is written.
 
-    A write that fails is logged, and tried again at the next change or, with a clock, after ``RETRY_SECONDS``.
+    A write that fails is tried again at the next change or, with a clock, after ``RETRY_SECONDS``. A failure that
+    repeats is logged once.
     """
 
     _log = Logger()
@@ -79,6 +80,8 @@ class ConfigManager(Service, Generic[Table]):
         self._change_listeners: list[Callable[[], None]] = []
         self._is_changed = False
         self._is_writing = False
+        self._problem = ""
+        """Why the last write failed."""
         self._waiting_for_next: list[Deferred[None]] = []
         self._waiting_for_this: list[Deferred[None]] = []
 
@@ -136,6 +139,7 @@ class ConfigManager(Service, Generic[Table]):
 
     def _is_written(self, _: object) -> None:
         self._is_writing = False
+        self._problem = ""
         waiting, self._waiting_for_this = self._waiting_for_this, []
         if self._is_changed:
             self._write()
@@ -147,12 +151,11 @@ class ConfigManager(Service, Generic[Table]):
         failed = [*self._waiting_for_this, *self._waiting_for_next]
         self._waiting_for_this, self._waiting_for_next = [], []
         self._is_changed = True
-        self._log.error(
-            "{file} is not written: {error}",
-            event=Event.TABLE_NOT_WRITTEN,
-            file=self.table.FILE_NAME,
-            error=failure.getErrorMessage(),
-        )
+        problem = failure.getErrorMessage()
+        if problem != self._problem:  # told once for all tries
+            self._problem = problem
+            file = self.table.FILE_NAME
+            self._log.error("{file} is not written: {error}", event=Event.TABLE_NOT_WRITTEN, file=file, error=problem)
         if self._clock is not None:
             self._retry = self._clock.callLater(RETRY_SECONDS, self._try_again)
         for waiter in failed:

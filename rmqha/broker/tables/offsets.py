@@ -87,6 +87,8 @@ class ConsumerOffsetManager(PeriodicService):
         self.changes = 0
         """The number of changes. If it is unchanged, the table is unchanged."""
         self._is_changed = False
+        self._write_problem = ""
+        """Why the last write failed."""
         self._lock = DeferredLock()
         self._resets: dict[tuple[str, int], float] = {}
         """Queues whose offset was reset, by topic@group and queue id: until when consumers must go on there."""
@@ -288,15 +290,15 @@ class ConsumerOffsetManager(PeriodicService):
         await self._run_in_thread(
             partial(self._file.write, ConsumerOffsetTable(copy, unknown=self.table.unknown), breathe)
         )
+        self._write_problem = ""
 
     def _not_written(self, failure: Failure) -> None:
         failure.trap(OSError)
         self._is_changed = True
-        self._log.error(
-            "consumer offsets are not written: {error}",
-            event=Event.OFFSETS_NOT_WRITTEN,
-            error=failure.getErrorMessage(),
-        )
+        problem = failure.getErrorMessage()
+        if problem != self._write_problem:  # told once for all tries
+            self._write_problem = problem
+            self._log.error("consumer offsets are not written: {error}", event=Event.OFFSETS_NOT_WRITTEN, error=problem)
 
 
 def _key_bytes(key: str) -> int:

@@ -32,6 +32,7 @@ from rmqha.pipeline.plan import LOG_FOLDER
 from rmqha.pipeline.schema import COLUMNS, RAW_RECORD, RECORD_CRC
 from rmqha.pipeline.segments import Split
 from rmqha.settings import Settings
+from rmqha.store.clamping import clamp_offsets
 from rmqha.store.deletions import read_deletions
 from rmqha.store.errors import StoreError
 from rmqha.store.log.checkpoint import Checkpoint
@@ -39,7 +40,6 @@ from rmqha.store.log.commitlog import DEFAULT_SEGMENT_SIZE
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
-from rmqha.store.offline.clamping import clamp_offsets
 from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, encode_blank
 from rmqha.wire.scan import scan_records

@@ -7,6 +7,7 @@ In reading order:
 - ``commitlog``: the log, as bytes and as records.
 - ``checkpoint``: the small file ``checkpoint``.
 - ``stretches``: finds the damaged parts of a log.
+- ``provedrecords``: reads the messages of a part of the log, many at a time.
 - ``recovery``: finds the log's end after a stop.
 - ``flush``: writes the log to the disk: fdatasync in a thread.
 - ``groupcommit``: waits until an offset has been reached.

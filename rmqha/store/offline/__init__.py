@@ -16,7 +16,5 @@ In reading order:
 - ``prefix``: copies the start of a store into a new one.
 - ``fork``: finds the offset at which two logs part.
 - ``rewind``: takes a store back to that offset.
-- ``timerfiles``: what a cut means for the timer messages of RocketMQ 5.x.
-- ``clamping``: sets back offsets that are past the end of their queues.
 - ``promote``: makes a slave's store a master's.
 """

@@ -15,7 +15,7 @@ import numpy as np
 
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.offline.target import proved_records
+from rmqha.store.log.provedrecords import proved_records
 
 PROBE_BYTES = 4096
 """How much is compared at a place: more than a record's header, which has its time and its queue offset."""

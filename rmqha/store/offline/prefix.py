@@ -13,6 +13,7 @@ from pathlib import Path
 from struct import Struct
 
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.clamping import clamp_offsets
 from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, drop_offsets, read_deletions
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
@@ -27,12 +28,11 @@ from rmqha.store.log.recovery import Examination, LogDamaged, Vouched, examine
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfigTable
 from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState, Offsets
-from rmqha.store.offline.clamping import clamp_offsets, set_back_delays
 from rmqha.store.offline.copying import Copied, Copier, data_bytes
 from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store
 from rmqha.store.offline.promote import new_topics
-from rmqha.store.offline.timerfiles import set_back_timers
 from rmqha.store.opening import Opening
+from rmqha.store.setback import CutEnd, set_back, set_back_timers
 from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables, snapshot_offsets, snapshot_path
 from rmqha.store.timers import TimerCheckPoint
 
@@ -368,30 +368,30 @@ def _settle(plan: CopyPlan, settings: Settings, folder: Path, copied: Copied, un
         if added:
             topics.rows.update(added)
             topics.write(folder / CONFIG_FOLDER)
-    clamped = clamp_offsets(folder / CONFIG_FOLDER, ends)
+    clamped = opened.clamped + clamp_offsets(folder / CONFIG_FOLDER, ends)
     final = replace(state, role="", state=STOPPED, offsets=opened.offsets(end), peers=(), warnings=())
     opened.close_now(lambda: final)
     return CopyDone(copied, len(ends), clamped)
 
 
 def _set_back(plan: CopyPlan, settings: Settings, opened: MessageStore) -> None:
-    """Take back the progress of delays and timers that the copy's log does not have. Raises StoreError, OSError."""
-    point = TimerCheckPoint.read(plan.source / CONFIG_FOLDER)  # before the log's end, which moves on
-    if plan.known is not None:  # the copy ends where the log ends
-        set_back_timers(opened, point, opened.commit_log, plan.end)
-        return
-    has_later_delays = plan.kind is CopyKind.RESTORE and plan.tables_from is None
-    if not has_later_delays and point is None:
-        return
-    end = examine_source(settings, NodeState.read(plan.source)).end
-    log = open_log(settings, owned=False)
+    """Set back what points into the part of the log that the copy does not have. Raises StoreError, OSError.
+
+    The log's end is looked for last: it moves on while the source's node runs.
+    """
+    point = TimerCheckPoint.read(plan.source / CONFIG_FOLDER)
+    if point is not None:
+        point.write(opened.root / CONFIG_FOLDER)
+    log = opened.commit_log if plan.known is not None else open_log(settings, owned=False)
     try:
-        log.verified_offset = max(plan.end, end)
-        if has_later_delays:
-            set_back_delays(opened.root / CONFIG_FOLDER, log, plan.end, log.verified_offset)
-        set_back_timers(opened, point, log, plan.end)
+        cut, config, queue_of = CutEnd.of(log, plan.end), opened.root / CONFIG_FOLDER, opened.derived.queues.get
+        if plan.tables_from is None:
+            set_back(opened.root, cut, queue_of)
+        else:  # the tables are older than the end
+            set_back_timers(config, point, cut, queue_of)
     finally:
-        log.close()
+        if log is not opened.commit_log:
+            log.close()
 
 
 def _end_log(plan: CopyPlan, settings: Settings, folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rmqha.exitcodes import ExitCode
 from rmqha.settings import BrokerRole, Settings
+from rmqha.store.clamping import Moved, QueueEnds, clamp_offsets, clamp_to_ends
 from rmqha.store.deletions import DeletedTopicTable, read_deletions
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue
@@ -22,6 +23,7 @@ from rmqha.store.epochs import Epoch, add_epoch, next_epoch, note_promotion, pro
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.log.provedrecords import proved_records
 from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import MessageStore, examine_store, open_log
 from rmqha.store.metadata import (
@@ -33,8 +35,6 @@ from rmqha.store.metadata import (
     TopicConfigTable,
 )
 from rmqha.store.nodestate import STOPPED, NodeState
-from rmqha.store.offline.clamping import Moved, QueueEnds, clamp_offsets, clamp_to_ends
-from rmqha.store.offline.target import proved_records
 from rmqha.store.popinflight import REVIVE_TOPIC_PREFIX, PopInFlight, PopNotes, popped_in_words
 from rmqha.store.reading import MessageReader
 from rmqha.store.timers import TimerCheckPoint, WaitingTimers, waiting_timers

@@ -1,7 +1,7 @@
 """Takes a store back to the place where its log parts from a master's, so that it can follow that master.
 
 What is cut is kept below ``rmqha/cut`` first: ``rmqha dump`` reads it, ``rmqha restore-cut`` puts it back. The order on
-the disk is: a promotion is forgotten, the progress of delays, timers and transactions, the kept bytes, the new epoch in
+the disk is: a promotion is forgotten, what points into the tail is set back, the kept bytes, the new epoch in
 state.json, the cut. A power failure between any two of them leaves a store that opens as a slave's, and rewinding can
 be done again.
 """
@@ -17,18 +17,14 @@ from rmqha.settings import BrokerRole, Settings
 from rmqha.store.epochs import forget_promotion, promoted_role
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.log.provedrecords import proved_records
+from rmqha.store.log.stretches import Progress
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable
 from rmqha.store.nodestate import STOPPED
-from rmqha.store.offline.clamping import set_back_delays
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.newstore import NoRoom
-from rmqha.store.offline.target import Progress, proved_records
-from rmqha.store.offline.timerfiles import retire_wheel, set_back_timers
-from rmqha.store.timers import TimerCheckPoint
 from rmqha.times import iso_time
 from rmqha.wire.record import Blank, Record, decode_record
-from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 
 MAX_TOPICS_COUNTED = 10_000
 ROOM_LEFT_BYTES = 4 << 20
@@ -116,38 +112,6 @@ def fork_line(fork: Fork, first: Record | None) -> str:
     )
 
 
-def set_back_transactions(opened: MessageStore, offset: int) -> None:
-    """Set the check of transactions back by the operation messages from ``offset`` on, which are about to be cut.
-
-    A half message is open again if the message that ended it is cut. Done twice, producers are asked twice, and no
-    transaction is forgotten. Raises StoreError, OSError.
-    """
-    config, log = opened.root / CONFIG_FOLDER, opened.commit_log
-    consumers = ConsumerOffsetTable.read(config, opened.disk)
-    half, operation = (
-        consumers.offset_table.get(f"{topic}@{TRANSACTION_GROUP}", {}) for topic in (HALF_TOPIC, OPERATION_TOPIC)
-    )
-    if 0 not in half:
-        return
-    opened.derived.dispatcher.catch_up()
-    halves, operations = (opened.derived.queues.get(topic, 0) for topic in (HALF_TOPIC, OPERATION_TOPIC))
-    if halves is None:
-        return
-    reached = min(half[0], halves.end_before(offset))
-    for records in proved_records(log, offset, log.verified_offset):
-        _, topic_lengths = records.topic
-        for at in records.physical_offset[topic_lengths == len(OPERATION_TOPIC)].tolist():
-            message = opened.reader.message_at(at)
-            if message is not None and message.topic == OPERATION_TOPIC:
-                reached = min([reached, *(int(part) for part in message.body.split(b",") if part.isdigit())])
-    first = halves.unit(reached)
-    place = offset if first is None or first.is_blank else first.physical_offset
-    half[0] = reached
-    if operations is not None and 0 in operation:
-        operation[0] = min(operation[0], operations.end_before(min(place, offset)))
-    consumers.write(config, opened.disk)
-
-
 def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
     """Take the store back to ``offset``, the end of a record of its log, and close it.
 
@@ -156,11 +120,6 @@ def rewind(settings: Settings, offset: int, disk: Disk = DISK) -> Rewound:
     opened = MessageStore(replace(settings, broker_role=BrokerRole.SLAVE), disk=disk)
     try:
         forget_promotion(opened.root, disk)  # first: a node must never run as a master on a log that was cut back
-        log, config = opened.commit_log, opened.root / CONFIG_FOLDER
-        set_back_delays(config, log, offset, log.verified_offset, disk)
-        has_check_point = set_back_timers(opened, TimerCheckPoint.read(config, disk), log, offset)
-        retire_wheel(opened.root, has_check_point, offset, disk)
-        set_back_transactions(opened, offset)
         kept_in = opened.cut_back(offset)
     except BaseException:  # of any kind: release the store first
         opened.abandon()

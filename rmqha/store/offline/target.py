@@ -4,7 +4,6 @@ A prefix of a log that ends between two records is a log. A target names the fir
 ``inclusive``, it names the last one that is kept.
 """
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,12 +13,9 @@ from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue,
 from rmqha.store.derived.dispatchrequest import is_no_folder
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.stretches import WINDOW_BYTES
-from rmqha.wire.columns import Records, proved_starts
+from rmqha.store.log.provedrecords import proved_records
+from rmqha.store.log.stretches import Progress
 from rmqha.wire.record import Record, RecordError, check_record
-
-Progress = Callable[[int], None]
-"""Called with the offset of the log that is reached."""
 
 
 class NoSuchTarget(StoreError):
@@ -159,33 +155,3 @@ def _record_at(log: CommitLog, at: int, message: tuple[str, int, int]) -> tuple[
         return None
     is_it = isinstance(record, Record) and (record.topic, record.queue_id, record.queue_offset) == message
     return (at, record) if is_it and isinstance(record, Record) else None
-
-
-def proved_records(log: CommitLog, start: int, end: int, progress: Progress = lambda _: None) -> Iterator[Records]:
-    """Prove the messages from ``start``, the start of a record, to ``end``. Yields many at a time.
-
-    Raises StoreError at the first bytes that are not a record, OSError.
-    """
-    at, window = start, WINDOW_BYTES
-    while at < end:
-        segment_end = at - at % log.segment_size + log.segment_size
-        limit = min(at + window, segment_end, end)
-        found = log.scan(at, limit)
-        if found.problem is not None and (found.end > at or limit in (segment_end, end)):
-            raise StoreError(
-                f"the log is damaged at {found.end}: {found.problem}. 'rmqha repair' brings the bytes back from a "
-                "replica, 'rmqha verify' shows the details"
-            )
-        if found.end == at:
-            if limit in (segment_end, end):
-                raise StoreError(f"the log is damaged at {at}: the record is incomplete")
-            window *= 2  # one record that is longer than the window
-            continue
-        data = log.get_data(at, found.end - at)
-        assert data is not None, "it was just proved"
-        buffer = np.frombuffer(data, np.uint8)
-        starts, _ = proved_starts(buffer, 0, len(buffer), len(buffer))
-        if starts:
-            yield Records(buffer, at, np.array(starts, np.int64))
-        at = found.end
-        progress(at)

@@ -86,6 +86,10 @@ class ConfigManagerTests(SynchronousTestCase):
             self.thread.run(OSError("no room"))
         self.assertIn("topics.json is not written: no room", lines())
         self.failureResultOf(written, OSError)
+        with log_lines() as lines:
+            self.clock.advance(RETRY_SECONDS)
+            self.thread.run(OSError("no room"))
+        self.assertEqual(lines(), "")  # told once for all tries
         self.clock.advance(RETRY_SECONDS)
         self.thread.run()
         self.assertEqual((self.on_disk(), self.clock.getDelayedCalls()), (["A"], []))
