@@ -83,7 +83,7 @@ class IcebergLog:
             for path in orphans:
                 path.unlink()
             if orphans:
-                log.info("%d files of commits that died are removed from %s", len(orphans), self._folder)
+                log.warning("%d files of commits that died are removed from %s", len(orphans), self._folder)
 
     def _hint(self, table: Table) -> None:
         """Tell readers without the catalog where the newest metadata is."""

@@ -100,8 +100,7 @@ class Brokers:
         for remoting in masters:
             try:
                 unknown = ask_unknown_topics(remoting, sorted(unknown), self._options.access.tls, self._sign)
-            except NodeFailed as error:  # its account may read no more than the log, for example
-                log.debug("nobody knows whether there are the topics %s: %s", sorted(unknown), error)
+            except NodeFailed:  # its account may read no more than the log, for example: then nobody knows
                 return
         if unknown:
             address, names = address_text(self._options.path), ", ".join(sorted(unknown))
