@@ -1,8 +1,11 @@
 """A member of a failover cluster whose disk is full waits for room, and stops at once when it is told to."""
 
 import errno
+from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import patch
 
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
@@ -13,6 +16,9 @@ from rmqha.clusternode import ROOM_LOOK_SECONDS, ClusterNode
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.failover.member import NodeFailed
+from rmqha.settings import BrokerRole
+from rmqha.store.offline.promote import Reason
+from rmqha.store.popinflight import PopInFlight
 
 
 class WaitingNode(ClusterNode):
@@ -61,6 +67,33 @@ class FullDiskTests(SynchronousTestCase):
         self.clock.advance(ROOM_LOOK_SECONDS)
         self.assertEqual(self.successResultOf(written), "written")
         self.assertEqual(self.node.ended, [])
+
+    def test_a_new_leader_says_which_messages_pop_consumers_hold(self) -> None:
+        popped = PopInFlight(Counter({("GA", "TA"): 20}))
+        promotion = SimpleNamespace(popped=popped, epoch=3, end=100)
+        plan = SimpleNamespace(settings=SimpleNamespace(broker_role=BrokerRole.SYNC_MASTER))
+        node = SimpleNamespace(services=SimpleNamespace(disownServiceParent=lambda: None), store=None)
+        self.node._open_node = cast(Any, node)
+
+        async def reopened(*_: object) -> tuple[None, Any]:
+            return None, promotion
+
+        async def run(_: object) -> None:
+            pass
+
+        self.node._machine = cast(Any, None)
+        with (
+            patch("rmqha.node.reopen_as_master", reopened),
+            patch.object(self.node, "_run", run),
+            capturedLogs() as events,
+        ):
+            leading = Deferred.fromCoroutine(
+                self.node._reopen_as_master(cast(Any, plan), cast(Any, None), Reason("failover", 3))
+            )
+            self.successResultOf(leading)
+        told = [event for event in events if event.get("event") is Event.POPPED_ABANDONED]
+        self.assertEqual([event["count"] for event in told], [20])
+        self.assertIn("20 of TA by GA", self.node.open_node.promotion_warning)
 
     def test_a_stop_does_not_wait_for_room(self) -> None:
         """The agent stops when this ends: a leader cannot give the lead back before."""

@@ -214,7 +214,8 @@ class MessageStore:
             recovery = self.recovery if self._build_derived is None else self._build(self._build_derived)
             self._open_derived(recovery)
             is_whole = self.recovery.clean_stop and self.recovery.damage is None
-            if not self.is_slave and not is_whole:  # groups may have read what the log has lost
+            is_slaves = self.is_slave or self.node_state.role == BrokerRole.SLAVE.value  # its master has the offsets
+            if not is_slaves and not is_whole:  # groups may have read what the log has lost
                 self.clamped = clamp_offsets(self.root / CONFIG_FOLDER, self.derived.queue_offsets(), self.disk)
             self.commit_log.begun = self._log_begun
             if self.derived.shows_sizes:

@@ -215,8 +215,10 @@ def move_snapshots_aside(root: Path, end: int, disk: Disk = DISK) -> Path | None
     Other messages may come there, and the tables are not theirs. Returns the folder that keeps them, None if there are
     none. Raises OSError.
     """
-    later = [snapshot_path(root, offset) for offset in snapshot_offsets(root, disk) if offset > end]
-    return _move_aside(root, "tables", end, later, disk)
+    offsets = snapshot_offsets(root, disk)
+    later = [snapshot_path(root, offset) for offset in offsets if offset > end]
+    whole = [later[0].parent] if later and len(later) == len(offsets) else later  # quick, however many there are
+    return _move_aside(root, "tables", end, whole, disk)
 
 
 def set_progress_aside(root: Path, folder: Path, disk: Disk = DISK) -> None:

@@ -195,7 +195,13 @@ class WaysTests(SynchronousTestCase):
         self.force()
         folder = self.root / "rmqha"
         self.assertEqual([path.read_bytes() for path in folder.glob("aside-timers-*/timerwheel")], [b"wheel"])
-        self.assertEqual(len(list(folder.glob("aside-tables-*/*.json"))), 1)
+        self.assertEqual(len(list(folder.glob("aside-tables-*/tables/*.json"))), 1)
+
+    def test_snapshots_up_to_the_cut_stay(self) -> None:
+        write_snapshot(self.root, self.cut, 0, read_tables(self.root))
+        self.force()
+        self.assertEqual(snapshot_offsets(self.root), [self.cut])
+        self.assertEqual(len(list((self.root / "rmqha").glob("aside-tables-*/*.json"))), 1)
 
     def test_a_log_that_begins_anew_has_delivered_nothing(self) -> None:
         store = MessageStore(self.settings)

@@ -152,7 +152,7 @@ class ConfigManager(Service, Generic[Table]):
         self._waiting_for_this, self._waiting_for_next = [], []
         self._is_changed = True
         problem = failure.getErrorMessage()
-        if problem != self._problem:  # told once for all tries
+        if problem != self._problem:  # logged once for all tries
             self._problem = problem
             file = self.table.FILE_NAME
             self._log.error("{file} is not written: {error}", event=Event.TABLE_NOT_WRITTEN, file=file, error=problem)

@@ -296,7 +296,7 @@ class ConsumerOffsetManager(PeriodicService):
         failure.trap(OSError)
         self._is_changed = True
         problem = failure.getErrorMessage()
-        if problem != self._write_problem:  # told once for all tries
+        if problem != self._write_problem:  # logged once for all tries
             self._write_problem = problem
             self._log.error("consumer offsets are not written: {error}", event=Event.OFFSETS_NOT_WRITTEN, error=problem)
 

@@ -282,6 +282,9 @@ class RestartTests(ScheduleTestCase):
     def test_a_slave_holds_what_its_master_says(self) -> None:
         self.service.replace(DelayOffsetTable({2: 7}), 0)
         self.assertEqual(DelayOffsetTable.read(self.folder).offset_table, {2: 7})
+        (self.folder / DelayOffsetTable.FILE_NAME).unlink()  # it was set aside with the log
+        self.service.replace(DelayOffsetTable({2: 7}), 0)
+        self.assertEqual(DelayOffsetTable.read(self.folder).offset_table, {2: 7})
 
 
 class WallClockTests(ScheduleTestCase):

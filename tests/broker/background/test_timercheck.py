@@ -4,7 +4,7 @@ from twisted.internet.defer import execute
 
 from rmqha.broker.background.timercheck import TimerCheckPoints
 from rmqha.remoting.turns import Turns
-from rmqha.store.timers import CHECK_POINT, TimerCheckPoint
+from rmqha.store.timers import CHECK_POINT, CHECK_POINT_FILE, TimerCheckPoint
 from rmqha.wire.command import RequestCode
 from rmqha.wire.timers import TIMER_TOPIC
 from tests.broker.background.test_slavesync import MASTER, SlaveSyncTestCase, all_tables, runtime_info
@@ -68,6 +68,9 @@ class TimerCheckTests(SlaveSyncTestCase):
         self.pass_by(14)
         self.assertEqual(self.written(), (95, 5))
         self.tell_point(65, 5)  # another master, which is not as far
+        self.pass_by(14)
+        self.assertEqual(self.written(), (65, 3))
+        (self.folder / CHECK_POINT_FILE).unlink()  # it was set aside with the log
         self.pass_by(14)
         self.assertEqual(self.written(), (65, 3))
         self.assertIs(self.sync.facts()["inSync"], True)

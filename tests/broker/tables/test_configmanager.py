@@ -89,7 +89,7 @@ class ConfigManagerTests(SynchronousTestCase):
         with log_lines() as lines:
             self.clock.advance(RETRY_SECONDS)
             self.thread.run(OSError("no room"))
-        self.assertEqual(lines(), "")  # told once for all tries
+        self.assertEqual(lines(), "")  # logged once for all tries
         self.clock.advance(RETRY_SECONDS)
         self.thread.run()
         self.assertEqual((self.on_disk(), self.clock.getDelayedCalls()), (["A"], []))

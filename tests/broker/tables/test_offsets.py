@@ -357,7 +357,7 @@ class PersistenceTests(OffsetsTestCase):
         self.offsets.startService()
         self.commit(1)
         with log_lines() as lines:
-            self.clock.pump([INTERVAL_MS / 1000] * 3)  # told once for all tries
+            self.clock.pump([INTERVAL_MS / 1000] * 3)  # logged once for all tries
         self.assertEqual(lines(), "error: consumer offsets are not written: [Errno 28] no room")
         refusing = False
         self.clock.advance(INTERVAL_MS / 1000)
