@@ -593,6 +593,16 @@ class Event(StrEnum):
     PULL_OUT_OF_RANGE = "pull_out_of_range", "warn", "A group reads a queue at an offset that it does not have."
     ADMIN_CHANGE = "admin_change", "info", "An administrator creates, changes or deletes a topic or a group."
     TOPICS_DELETED = "topics_deleted", "info", "Topics were deleted with their queues."
+    QUEUE_STARTS_AGAIN = (
+        "queue_starts_again",
+        "warn",
+        "A queue of a Java master starts again from 0, but its topic was not deleted. Our queue keeps its messages.",
+    )
+    DELETION_UNKNOWN = (
+        "deletion_unknown",
+        "debug",
+        "A Java master does not say yet whether it has deleted a topic of which a queue starts again from 0.",
+    )
     CLEANING_REQUESTED = "cleaning_requested", "warn", "An administrator asks for cleaning."
     OFFSETS_CLONED = "offsets_cloned", "warn", "An administrator gives a group the offsets of another one."
     OFFSETS_RESET = "offsets_reset", "warn", "An administrator resets the offsets of a group."

@@ -22,6 +22,7 @@ from rmqha.steps import Steps
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.derived import Derived
 from rmqha.store.derived.dispatch import MessageArrived
+from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.derived.queuetypes import QueueTypes
 from rmqha.store.derived.replacing import (
     forget_sizes,
@@ -185,6 +186,7 @@ class MessageStore:
         self._removing: Deferred[None] = succeed(None)
         self._dispatching: Callable[[], None] | None = None
         self._arrival_listeners: list[MessageArrived] = []
+        self._found_restart: Callable[[DispatchRequest], None] = lambda request: None
         self._takes_puts = self._broken = False
         self.leadership: RightToLead | None = None
         """Asked before each append and each answer, with automatic failover."""
@@ -251,6 +253,7 @@ class MessageStore:
         self.derived = Derived(self.root, self.settings, log, recovery, self._opening.check)
         for message_arrived in self._arrival_listeners:
             self.derived.dispatcher.subscribe(message_arrived)
+        self.derived.dispatcher.found_restart = self._found_restart
 
         def reached(offset: int) -> None:
             self._opening.reached(OpeningPhase.DISPATCHING, offset, log.verified_offset)
@@ -449,6 +452,10 @@ class MessageStore:
         """Call ``message_arrived`` with each queued message and its tagsCode, also when queues are rebuilt."""
         self._arrival_listeners.append(message_arrived)
         self.derived.dispatcher.subscribe(message_arrived)
+
+    def on_restart(self, found: Callable[[DispatchRequest], None]) -> None:
+        """Call ``found`` with each message that has queue offset 0, and comes after other messages of its queue."""
+        self._found_restart = self.derived.dispatcher.found_restart = found
 
     def set_queue_types(self, types: QueueTypes) -> None:
         """Use what the topics' table says now of batch consume queues. Raises OSError."""

@@ -176,8 +176,8 @@ class Dispatcher:
         self._listeners: list[MessageArrived] = []
         self.found_batches: Callable[[str], None] = lambda topic: None
         """Called with a topic when the log has the first batch of it, if the topics' table does not have the topic."""
-        self.found_restart: Callable[[str, int], None] = lambda topic, end: None
-        """Called with a topic, and the end of the last message before, when a queue of it starts again from 0."""
+        self.found_restart: Callable[[DispatchRequest], None] = lambda request: None
+        """Called with a message that has queue offset 0, and comes after other messages of its queue."""
         self._clock: IReactorTime | None = None
         self._next_slice: IDelayedCall | None = None
         self._next_index_write: IDelayedCall | None = None
@@ -592,7 +592,7 @@ class Dispatcher:
                 if queue.max_offset <= request.queue_offset:
                     queue.put(request.queue_offset, unit)
                 elif request.queue_offset == 0 and request.physical_offset >= queue.max_physical_offset:
-                    self.found_restart(request.topic, queue.max_physical_offset)
+                    self.found_restart(request)
                 self._tell(request, tags_code)
         self.last_store_timestamp = request.store_timestamp
         if self._index is not None and request.is_indexed:
