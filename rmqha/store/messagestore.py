@@ -466,12 +466,23 @@ class MessageStore:
         self.appender.closed_topics.add(topic)
         return self.commit_log.max_offset
 
-    def set_deleted(self, deleted: DeletedTopicTable) -> None:
+    def setting_deleted(self, deleted: DeletedTopicTable) -> Steps[None]:
         """From now on this is what was deleted, and it is on the disk. Raises OSError.
 
-        The queues of the topics start again from 0, and take messages. A thread removes the old ones.
+        The queues of the topics start again from 0, and take messages. A thread removes the old ones. If queues and
+        index are opened again meanwhile, that does the rest.
         """
-        retired = self.derived.set_deleted(deleted)
+        derived = self.derived
+        steps = derived.setting_deleted(deleted)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                retired: Path | None = done.value
+                break
+            yield
+            if self.derived is not derived:
+                return
         for topic in self.appender.closed_topics & deleted.marks.keys():
             self.appender.start_again(topic)
         if retired is not None:

@@ -49,6 +49,10 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         self._now_ms = deleting.now_ms
         self._lock = DeferredLock()
 
+    def stopService(self) -> Deferred[None]:
+        """Fires when no deletion runs any more, and all is written, or has failed."""
+        return self._lock.run(super().stopService)
+
     def table_document(self) -> Document:
         """The table in JSON's form."""
         return self.table.document()
@@ -120,7 +124,7 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         """Bring the marks to the disk, then let the queues start again from 0. Raises OSError."""
         self.persist()
         await self.written()
-        self._store.set_deleted(self.table)
+        await self._turns.run(self._store.setting_deleted(self.table))
         if new:
             names = [f"{deletion.topic} (at {deletion.offset})" for deletion in new[:TOLD]]
             self._log.info(

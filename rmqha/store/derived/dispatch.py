@@ -591,13 +591,20 @@ class Dispatcher:
                     return False
                 if queue.max_offset <= request.queue_offset:
                     queue.put(request.queue_offset, unit)
-                elif request.queue_offset == 0 and request.physical_offset >= queue.max_physical_offset:
+                elif self._starts_again(queue, request):
                     self.found_restart(request)
                 self._tell(request, tags_code)
         self.last_store_timestamp = request.store_timestamp
         if self._index is not None and request.is_indexed:
             keys += _indexed_keys(request)
         return True
+
+    def _starts_again(self, queue: ConsumeQueue, request: DispatchRequest) -> bool:
+        """Whether the message has queue offset 0 after others of the queue, which were not deleted."""
+        end = queue.max_physical_offset
+        if request.queue_offset or request.physical_offset < end:
+            return False
+        return not self.deleted.is_deleted(request.topic, end - 1)
 
     def _has_place(self, request: DispatchRequest) -> bool:
         """Whether the message belongs into a queue: it is not a half of a transaction, and was not deleted."""

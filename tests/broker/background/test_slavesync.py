@@ -14,6 +14,7 @@ from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.steps import at_once
 from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, Deletion, read_deletions
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
@@ -376,7 +377,7 @@ class ChangesTests(SlaveSyncTestCase):
         self.open("ASYNC_MASTER")
         old = self.put(b"1", b"2", b"3")
         mark = self.store.commit_log.max_offset
-        self.store.set_deleted(DeletedTopicTable((Deletion("T", self.store.close_topic("T")),)))
+        at_once(self.store.setting_deleted(DeletedTopicTable((Deletion("T", self.store.close_topic("T")),))))
         new = self.put(b"4", b"5")
         content = content_of(self.store.commit_log)
         self.store = source
@@ -447,7 +448,7 @@ class ChangesTests(SlaveSyncTestCase):
         self.open("ASYNC_MASTER")
         self.put(b"old 1", b"old 2", b"old 3")
         self.put(b"old 4", b"old 5", queue_id=1)
-        self.store.set_deleted(DeletedTopicTable((Deletion("T", self.store.close_topic("T")),)))
+        at_once(self.store.setting_deleted(DeletedTopicTable((Deletion("T", self.store.close_topic("T")),))))
         fresh = self.put(b"new", queue_id=2)
         new = {1: self.put(b"new 1"), 0: self.put(b"new 2", b"new 3", b"new 4", b"new 5")}
         new = {0: [*new[1], *new[0]], 1: self.put(b"new 6", queue_id=1), 2: fresh}
