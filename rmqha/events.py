@@ -593,6 +593,11 @@ class Event(StrEnum):
     PULL_OUT_OF_RANGE = "pull_out_of_range", "warn", "A group reads a queue at an offset that it does not have."
     ADMIN_CHANGE = "admin_change", "info", "An administrator creates, changes or deletes a topic or a group."
     TOPICS_DELETED = "topics_deleted", "info", "Topics were deleted with their queues."
+    STALE_OFFSETS_DROPPED = (
+        "stale_offsets_dropped",
+        "info",
+        "A broker that died while it deleted a topic drops what groups had read of it when it starts again.",
+    )
     QUEUE_STARTS_AGAIN = (
         "queue_starts_again",
         "warn",

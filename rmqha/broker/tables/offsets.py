@@ -1,6 +1,6 @@
 """How far consumer groups have read, and where queues start and end (spec/remoting.md 2.4, 2.5)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -235,10 +235,35 @@ class ConsumerOffsetManager(PeriodicService):
         yield from self._removing_keys([topic_at_group(topic, group) for topic in topics])
         return bool(topics)
 
-    def removing_topic(self, topic: str) -> Steps[None]:
-        """Delete what groups have read of a topic, in steps."""
-        groups = yield from self.finding_groups(topic)
-        yield from self._removing_keys([topic_at_group(topic, group) for group in groups])
+    def removing_of(self, topics: Container[str], groups: Container[str] = ()) -> Steps[None]:
+        """Delete what groups have read of these topics, and all offsets of these groups, in steps."""
+        found: list[str] = []
+        keys = list(self.table.offset_table)
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            if at:
+                yield
+            parts = ((key, key.partition(TOPIC_GROUP_SEPARATOR)) for key in keys[at : at + KEYS_AT_ONCE])
+            found.extend(key for key, (topic, _, group) in parts if topic in topics or group in groups)
+        yield from self._removing_keys(found)
+
+    def removing_queues(self, topics: Container[str], has_messages: Callable[[str, int], bool]) -> Steps[int]:
+        """Delete what groups have read in queues of these topics that have no messages. Returns how many offsets."""
+        removed = 0
+        keys = list(self.table.offset_table)
+        for count, key in enumerate(keys, 1):
+            topic = key.partition(TOPIC_GROUP_SEPARATOR)[0]
+            if topic in topics:
+                offsets = self.table.offset_table[key]
+                for queue_id in [id_ for id_, offset in offsets.items() if offset and not has_messages(topic, id_)]:
+                    del offsets[queue_id]
+                    self._count -= 1
+                    removed += 1
+                    self._changed()
+                if not offsets:
+                    yield from self._removing_keys([key])
+            if count % KEYS_AT_ONCE == 0:
+                yield
+        return removed
 
     def _removing_keys(self, keys: list[str]) -> Steps[None]:
         for count, key in enumerate(keys, 1):
