@@ -245,11 +245,15 @@ class Event(StrEnum):
     NOTHING_DELETED = "nothing_deleted", "error", "Old files could not be deleted."
     DISK_FULL = "disk_full", "warn", "The disk is too full: the node accepts no messages."
     DISK_HAS_ROOM = "disk_has_room", "warn", "The disk has room again: the node accepts messages."
-    PUT_REFUSED_DISK_FULL = "put_refused_disk_full", "error", "A message was refused, because the disk is full."
+    PUT_REFUSED_DISK_FULL = (
+        "put_refused_disk_full",
+        "error",
+        "A message was refused, because the disk is full. Others are too, until one fits.",
+    )
     WAITS_FOR_ROOM = (
         "waits_for_room",
         "error",
-        "The disk is full, so `what` could not be written. The node runs on, and tries again by itself.",
+        "The disk is full, so `what` could not be written. The node runs on, and tries again by itself until it can.",
     )
     FLUSH_CALLBACK_FAILED = "flush_callback_failed", "critical", "A bug in what follows a flush of the log."
     DISPATCH_PROGRESS = "dispatch_progress", "info", "How far queues and index are, when they are behind the log."

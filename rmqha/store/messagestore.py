@@ -656,10 +656,13 @@ class MessageStore:
             assert self._failed is not None, "puts are taken only while flushing"
             self._failed(Failure(error))
             return PutMessageResult(PutMessageStatus.UNKNOWN_ERROR)
-        self._refused_at = self.commit_log.max_offset
-        self._log.error(
-            "refused a message, because the disk is full: {error}", event=Event.PUT_REFUSED_DISK_FULL, error=str(error)
-        )
+        if self._refused_at != self.commit_log.max_offset:  # not for each message, until one fits
+            self._refused_at = self.commit_log.max_offset
+            self._log.error(
+                "refused a message, because the disk is full: {error}",
+                event=Event.PUT_REFUSED_DISK_FULL,
+                error=str(error),
+            )
         return PutMessageResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED)
 
     def adopt_segment_size(self, size: int) -> None:

@@ -23,6 +23,7 @@ from rmqha.store.derived.consumequeue import BoundaryType
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
+from rmqha.trouble import Trouble
 from rmqha.wire.beans import INT_BITS
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 
@@ -81,6 +82,7 @@ class ConsumerOffsetManager(PeriodicService):
         self.changes = 0
         """The number of changes. If it is unchanged, the table is unchanged."""
         self._is_changed = False
+        self._refusing = Trouble()
         self._lock = DeferredLock()
         self._resets: dict[tuple[str, int], float] = {}
         """Queues whose offset was reset, by topic@group and queue id: until when consumers must go on there."""
@@ -302,15 +304,17 @@ class ConsumerOffsetManager(PeriodicService):
         await self._run_in_thread(
             partial(self._file.write, ConsumerOffsetTable(copy, unknown=self.table.unknown), breathe)
         )
+        self._refusing.ends()
 
     def _not_written(self, failure: Failure) -> None:
         failure.trap(OSError)
         self._is_changed = True
-        self._log.error(
-            "consumer offsets are not written: {error}",
-            event=Event.OFFSETS_NOT_WRITTEN,
-            error=failure.getErrorMessage(),
-        )
+        if self._refusing.begins():
+            self._log.error(
+                "consumer offsets are not written: {error}",
+                event=Event.OFFSETS_NOT_WRITTEN,
+                error=failure.getErrorMessage(),
+            )
 
 
 def _key_bytes(key: str) -> int:

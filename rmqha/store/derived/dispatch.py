@@ -39,6 +39,7 @@ from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import Syncable
 from rmqha.store.opening import OpeningPhase
+from rmqha.trouble import Trouble
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import INNER_BATCH_FLAG
@@ -187,6 +188,7 @@ class Dispatcher:
         self._least_pause = self._first_pause = least_pause
         """The pause before the next slice if dispatch is at the end of the log."""
         self._is_unwritten = False
+        self._no_room = Trouble()
         self._indexed_timestamp = 0
         """STORETIMESTAMP of the last dispatched message when the index was last written."""
         self.notes = PutNotes()
@@ -250,6 +252,7 @@ class Dispatcher:
         except OSError as error:
             self._refused(error)
             return
+        self._no_room.ends()
         now = self._clock.seconds()
         self._log_progress(now)
         pause = self._pause(now - started_at)
@@ -286,9 +289,12 @@ class Dispatcher:
             assert self._failed is not None, "it was started"
             self._failed(Failure(error))
             return
-        self._log.error(
-            "queues and index wait for room on the disk: {error}", event=Event.DISPATCH_WAITS_FOR_DISK, error=str(error)
-        )
+        if self._no_room.begins():
+            self._log.error(
+                "queues and index wait for room on the disk: {error}",
+                event=Event.DISPATCH_WAITS_FOR_DISK,
+                error=str(error),
+            )
         if self._next_slice is None:
             assert self._clock is not None, "it was started"
             self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
