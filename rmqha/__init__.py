@@ -51,6 +51,7 @@ Several of these share the following modules:
 - ``steps``: long work that is done in steps.
 - ``histogram``: durations, counted in classes.
 - ``times``: times as people write them.
+- ``trouble``: a trouble that lasts gets one line in the log.
 
 ARCHITECTURE.md draws which package may import which.
 """

@@ -47,6 +47,7 @@ from rmqha.store.epochs import forget_promotion, read_epochs
 from rmqha.store.errors import StoreError, is_disk_full, with_advice
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.offline.promote import Reason
+from rmqha.trouble import Trouble
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LEAVE_SECONDS = 20.0
@@ -218,7 +219,7 @@ class ClusterNode(Node):
 
         Raises NodeFailed, and the node stops.
         """
-        is_told = False
+        no_room = Trouble()
         while True:
             try:
                 return await self._run_in_thread(partial(function, *arguments))
@@ -229,8 +230,7 @@ class ClusterNode(Node):
                 if not is_disk_full(error) or self._is_leaving:
                     self._disk_failed(Failure(error))
                     raise NodeFailed(f"the disk failed: {error}") from error
-                if not is_told:
-                    is_told = True
+                if no_room.begins():
                     self._log.error(
                         "{what} is not written: {error}",
                         event=Event.WAITS_FOR_ROOM,

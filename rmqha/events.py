@@ -245,11 +245,15 @@ class Event(StrEnum):
     NOTHING_DELETED = "nothing_deleted", "error", "Old files could not be deleted."
     DISK_FULL = "disk_full", "warn", "The disk is too full: the node accepts no messages."
     DISK_HAS_ROOM = "disk_has_room", "warn", "The disk has room again: the node accepts messages."
-    PUT_REFUSED_DISK_FULL = "put_refused_disk_full", "error", "A message was refused, because the disk is full."
+    PUT_REFUSED_DISK_FULL = (
+        "put_refused_disk_full",
+        "error",
+        "A message was refused, because the disk is full. Others are too, until one fits.",
+    )
     WAITS_FOR_ROOM = (
         "waits_for_room",
         "error",
-        "The disk is full, so `what` could not be written. The node runs on, and tries again by itself.",
+        "The disk is full, so `what` could not be written. The node runs on, and tries again by itself until it can.",
     )
     FLUSH_CALLBACK_FAILED = "flush_callback_failed", "critical", "A bug in what follows a flush of the log."
     DISPATCH_PROGRESS = "dispatch_progress", "info", "How far queues and index are, when they are behind the log."
@@ -593,6 +597,21 @@ class Event(StrEnum):
     PULL_OUT_OF_RANGE = "pull_out_of_range", "warn", "A group reads a queue at an offset that it does not have."
     ADMIN_CHANGE = "admin_change", "info", "An administrator creates, changes or deletes a topic or a group."
     TOPICS_DELETED = "topics_deleted", "info", "Topics were deleted with their queues."
+    STALE_OFFSETS_DROPPED = (
+        "stale_offsets_dropped",
+        "info",
+        "A broker that died while it deleted a topic drops what groups had read of it when it starts again.",
+    )
+    QUEUE_STARTS_AGAIN = (
+        "queue_starts_again",
+        "warn",
+        "A queue of a Java master starts again from 0, but its topic was not deleted. Our queue keeps its messages.",
+    )
+    DELETION_UNKNOWN = (
+        "deletion_unknown",
+        "debug",
+        "A Java master does not say yet whether it has deleted a topic of which a queue starts again from 0.",
+    )
     CLEANING_REQUESTED = "cleaning_requested", "warn", "An administrator asks for cleaning."
     OFFSETS_CLONED = "offsets_cloned", "warn", "An administrator gives a group the offsets of another one."
     OFFSETS_RESET = "offsets_reset", "warn", "An administrator resets the offsets of a group."

@@ -219,7 +219,9 @@ class BrokerService(OrderedServices):
         self.deleted_topics = DeletedTopics(
             TableStorage(folder, run_in_thread, clock, store.disk),
             store,
-            Deleting(self.topics, self.consumer_offsets, self.turns, now_ms),
+            Deleting(
+                self.topics, self.consumer_offsets, lambda group: group in self.groups.table.rows, self.turns, now_ms
+            ),
         )
         self.tables = CopiedTables(self.topics, self.groups, self.consumer_offsets, self.deleted_topics)
         self._stamps = Stamps(lambda: self.store_host, now_ms)

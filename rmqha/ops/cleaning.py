@@ -16,6 +16,7 @@ from rmqha.steps import Steps
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import Cleaning, HeldLog, Retention, Slot, SlotFolder
+from rmqha.trouble import Trouble
 
 FIRST_RUN_SECONDS = 60.0
 
@@ -52,6 +53,7 @@ class CleaningService(PeriodicService):
         self._acknowledged = acknowledged
         self._disk_failed = failed
         self._slots = SlotFolder(store.root)
+        self._no_room = Trouble()
         self._turns = Turns(clock)
         self._lock = DeferredLock()
 
@@ -112,9 +114,12 @@ class CleaningService(PeriodicService):
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            self._log.error(
-                "{what} are not written: {error}", event=Event.WAITS_FOR_ROOM, what="the slots", error=str(error)
-            )
+            if self._no_room.begins():
+                self._log.error(
+                    "{what} are not written: {error}", event=Event.WAITS_FOR_ROOM, what="the slots", error=str(error)
+                )
+        else:
+            self._no_room.ends()
 
     def _save_changed_slots(self) -> None:
         known = {slot.name: slot.offset for slot in self._slots.slots()}

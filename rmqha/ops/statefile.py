@@ -16,6 +16,7 @@ from rmqha.store.errors import is_disk_full
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NodeState
+from rmqha.trouble import Trouble
 
 WRITE_INTERVAL_SECONDS = 1.0
 
@@ -49,7 +50,8 @@ class StateFileService(Service):
         self._written: NodeState | None = None
         self._writing: Deferred[None] | None = None
         self._soon: IDelayedCall | None = None
-        self._is_refused = self._waits_for_room = False
+        self._is_refused = False
+        self._no_room = Trouble()
         self._loop = PeriodicService("writing state.json", WRITE_INTERVAL_SECONDS, self._write_periodically, clock)
 
     def startService(self) -> None:
@@ -91,15 +93,14 @@ class StateFileService(Service):
         return self._writing
 
     def _has_room(self, result: None) -> None:
-        self._waits_for_room = False
+        self._no_room.ends()
         return result
 
     def _refused(self, failure: Failure) -> None:
         """A full disk may have room later. Otherwise it has failed: report it once, and write nothing more."""
         if isinstance(failure.value, OSError) and is_disk_full(failure.value):
             self._written = None
-            if not self._waits_for_room:
-                self._waits_for_room = True
+            if self._no_room.begins():
                 error = failure.getErrorMessage()
                 self._log.error(
                     "{what} is not written: {error}", event=Event.WAITS_FOR_ROOM, what="state.json", error=error

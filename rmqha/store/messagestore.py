@@ -23,6 +23,7 @@ from rmqha.store.clamping import clamp_offsets
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.derived import Derived
 from rmqha.store.derived.dispatch import MessageArrived
+from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.derived.queuetypes import QueueTypes
 from rmqha.store.derived.replacing import (
     forget_sizes,
@@ -189,6 +190,7 @@ class MessageStore:
         self._removing: Deferred[None] = succeed(None)
         self._dispatching: Callable[[], None] | None = None
         self._arrival_listeners: list[MessageArrived] = []
+        self._found_restart: Callable[[DispatchRequest], None] = lambda request: None
         self._takes_puts = self._broken = False
         self.leadership: RightToLead | None = None
         """Asked before each append and each answer, with automatic failover."""
@@ -259,6 +261,7 @@ class MessageStore:
         self.derived = Derived(self.root, self.settings, log, recovery, self._opening.check)
         for message_arrived in self._arrival_listeners:
             self.derived.dispatcher.subscribe(message_arrived)
+        self.derived.dispatcher.found_restart = self._found_restart
 
         def reached(offset: int) -> None:
             self._opening.reached(OpeningPhase.DISPATCHING, offset, log.verified_offset)
@@ -465,6 +468,10 @@ class MessageStore:
         self._arrival_listeners.append(message_arrived)
         self.derived.dispatcher.subscribe(message_arrived)
 
+    def on_restart(self, found: Callable[[DispatchRequest], None]) -> None:
+        """Call ``found`` with each message that has queue offset 0, and comes after other messages of its queue."""
+        self._found_restart = self.derived.dispatcher.found_restart = found
+
     def set_queue_types(self, types: QueueTypes) -> None:
         """Use what the topics' table says now of batch consume queues. Raises OSError."""
         self.derived.set_queue_types(types)
@@ -474,12 +481,23 @@ class MessageStore:
         self.appender.closed_topics.add(topic)
         return self.commit_log.max_offset
 
-    def set_deleted(self, deleted: DeletedTopicTable) -> None:
+    def setting_deleted(self, deleted: DeletedTopicTable) -> Steps[None]:
         """From now on this is what was deleted, and it is on the disk. Raises OSError.
 
-        The queues of the topics start again from 0, and take messages. A thread removes the old ones.
+        The queues of the topics start again from 0, and take messages. A thread removes the old ones. If queues and
+        index are opened again meanwhile, that does the rest.
         """
-        retired = self.derived.set_deleted(deleted)
+        derived = self.derived
+        steps = derived.setting_deleted(deleted)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                retired: Path | None = done.value
+                break
+            yield
+            if self.derived is not derived:
+                return
         for topic in self.appender.closed_topics & deleted.marks.keys():
             self.appender.start_again(topic)
         if retired is not None:
@@ -653,10 +671,13 @@ class MessageStore:
             assert self._failed is not None, "puts are taken only while flushing"
             self._failed(Failure(error))
             return PutMessageResult(PutMessageStatus.UNKNOWN_ERROR)
-        self._refused_at = self.commit_log.max_offset
-        self._log.error(
-            "refused a message, because the disk is full: {error}", event=Event.PUT_REFUSED_DISK_FULL, error=str(error)
-        )
+        if self._refused_at != self.commit_log.max_offset:  # not for each message, until one fits
+            self._refused_at = self.commit_log.max_offset
+            self._log.error(
+                "refused a message, because the disk is full: {error}",
+                event=Event.PUT_REFUSED_DISK_FULL,
+                error=str(error),
+            )
         return PutMessageResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED)
 
     def adopt_segment_size(self, size: int) -> None:

@@ -178,6 +178,6 @@ class BrokerStoreTestCase(SynchronousTestCase):
 def deleted_topics(
     case: BrokerStoreTestCase, topics: TopicConfigManager, offsets: ConsumerOffsetManager
 ) -> DeletedTopics:
-    """The deleted topics of the case's store."""
-    deleting = Deleting(topics, offsets, Turns(case.clock), lambda: NOW_MS)
+    """The deleted topics of the case's store. There are no groups but G."""
+    deleting = Deleting(topics, offsets, lambda group: group == "G", Turns(case.clock), lambda: NOW_MS)
     return DeletedTopics(TableStorage(case.folder), case.store, deleting)

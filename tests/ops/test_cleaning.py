@@ -17,6 +17,7 @@ from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import Slot, SlotFolder
 from rmqha.testing.records import write_log
+from tests.ha.doubles import log_lines
 
 SEGMENT_SIZE = 8192
 SEGMENTS = 6
@@ -136,6 +137,23 @@ class CleaningServiceTests(SynchronousTestCase):
         self.clock.advance(FIRST_RUN_SECONDS)
         end = self.store.commit_log.verified_offset
         self.assertEqual(self.segments[0], (end - 2 * SEGMENT_SIZE) // SEGMENT_SIZE)
+
+    def test_slots_that_wait_for_room_are_told_of_once(self) -> None:
+        """Until there is room, and again if there is none later."""
+        interval = self.store.settings.clean_resource_interval_ms / 1000
+        no_room = OSError(errno.ENOSPC, "no room")
+        self.acknowledged = {"10.0.0.1": 5}
+        self.run_service(Hold(enabled=True))
+        with log_lines() as lines:
+            with patch.object(SlotFolder, "save", side_effect=no_room):
+                self.clock.advance(FIRST_RUN_SECONDS)
+                self.clock.pump([interval] * 3)
+            self.assertEqual(lines().count("the slots are not written"), 1)
+            self.clock.advance(interval)
+            self.acknowledged = {"10.0.0.1": 6}
+            with patch.object(SlotFolder, "save", side_effect=no_room):
+                self.clock.pump([interval] * 3)
+            self.assertEqual(lines().count("the slots are not written"), 2)
 
     def test_a_slot_that_cannot_be_read_stops_deletion_and_nothing_else(self) -> None:
         folder = self.root / "rmqha" / "slots"

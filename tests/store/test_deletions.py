@@ -1,7 +1,9 @@
 """Deleted topics: what a log and its marks give, whoever builds queues from them (spec/store.md 13.5)."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
@@ -12,8 +14,10 @@ from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.pipeline.options import Options
 from rmqha.settings import BrokerRole, Settings
+from rmqha.steps import at_once
 from rmqha.store import deletions as deletions_module
 from rmqha.store.deletions import MAX_MARKS, NOTHING_DELETED, DeletedTopicTable, Deletion, drop_offsets, read_deletions
+from rmqha.store.derived import derived as derived_module
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import ABORT_FILE, MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfig, TopicConfigTable
@@ -114,7 +118,7 @@ class BuildingTests(StoreTestCase):
             elif way == "late":
                 (store / CONFIG_FOLDER / "deletedTopics.json").unlink()
                 opened = MessageStore(settings)
-                opened.set_deleted(deletions)
+                at_once(opened.setting_deleted(deletions))
                 opened.derived.dispatcher.catch_up()
                 deletions.write(store / CONFIG_FOLDER)
                 result_of(opened.close())
@@ -129,7 +133,7 @@ class BuildingTests(StoreTestCase):
         with store_of(renumbered(made, {})) as (store, settings):
             deletions.write(store / CONFIG_FOLDER)
             opened = MessageStore(settings)
-            opened.set_deleted(NOTHING_DELETED)
+            at_once(opened.setting_deleted(NOTHING_DELETED))
             opened.derived.dispatcher.catch_up()
             self.assertEqual(queues_in(opened), expected_queues(made, {}))
             result_of(opened.close())
@@ -141,11 +145,11 @@ class BuildingTests(StoreTestCase):
         with store_of(renumbered(made, {})) as (_, settings):
             opened = MessageStore(settings)
             first = DeletedTopicTable((Deletion("A", made.end),))
-            opened.set_deleted(first)
+            at_once(opened.setting_deleted(first))
             masters = first.adding(Deletion("X", made.end + 1), 0).adding(Deletion("Y", made.end + 2), 0)
             self.assertEqual(masters.marks.keys(), {"X", "Y"})
             self.assertEqual(first.following(masters, 0, 0), masters)
-            opened.set_deleted(masters)
+            at_once(opened.setting_deleted(masters))
             self.assertEqual(opened.derived.dispatcher.behind_bytes, 0)
             self.assertEqual({topic for topic, _ in queues_in(opened)}, {"Bb"})
             result_of(opened.close())
@@ -160,6 +164,56 @@ class BuildingTests(StoreTestCase):
             opened = MessageStore(settings)
             self.assertEqual({topic for topic, _ in queues_in(opened)}, {"Bb"})
             self.assertEqual({topic for topic, _ in opened.derived.queue_offsets()}, {"Bb"})
+            result_of(opened.close())
+
+    def many_topics(self) -> tuple[Made, DeletedTopicTable]:
+        """A log with many topics, of which the first 20 are deleted, all at once."""
+        self.patch(derived_module, "TOPICS_RETIRED", 4)
+        made = fixed_log(topic_of=lambda number: f"T{number % 30}")
+        marks = {f"T{number}": made.messages[19].end for number in range(20)}
+        return renumbered(made, marks), DeletedTopicTable(tuple(Deletion(*item) for item in marks.items()))
+
+    def test_many_deletions_are_taken_in_portions(self) -> None:
+        """A slave may learn of hundreds at once. No turn of the reactor takes them all."""
+        made, deletions = self.many_topics()
+        with store_of(renumbered(made, {})) as (_, settings):
+            opened = MessageStore(settings)
+            left = [len(opened.derived.queues.queues)]
+            left += [len(opened.derived.queues.queues) for _ in opened.setting_deleted(deletions)]
+            self.assertEqual([before - after for before, after in pairwise(left)], [4] * 4)
+            opened.derived.dispatcher.catch_up()
+            self.assertEqual(queues_in(opened), expected_queues(made, dict(deletions.marks)))
+            result_of(opened.close())
+
+    @given(st.integers(0, 4), st.booleans(), st.booleans())
+    @hypothesis_settings(deadline=None, max_examples=examples(10))
+    def test_a_stop_or_a_death_between_the_portions_is_no_matter(
+        self, portions: int, dispatches: bool, dies: bool
+    ) -> None:
+        made, deletions = self.many_topics()
+        with store_of(renumbered(made, {})) as (store, settings):
+            opened = MessageStore(settings)
+            deletions.write(store / CONFIG_FOLDER)
+            for _, _ in zip(range(portions), opened.setting_deleted(deletions), strict=False):
+                if dispatches:
+                    opened.derived.dispatcher.catch_up()
+            if dies:
+                opened.abandon()
+            else:
+                result_of(opened.close())
+            self.assertEqual(self.look(settings), expected_queues(made, dict(deletions.marks)))
+
+    def test_a_disk_that_refuses_a_portion_is_asked_again(self) -> None:
+        made, deletions = self.many_topics()
+        with store_of(renumbered(made, {})) as (_, settings):
+            opened = MessageStore(settings)
+            steps = opened.setting_deleted(deletions)
+            next(steps)
+            with patch.object(opened.derived, "_retire", side_effect=OSError(28, "no room")):
+                self.assertRaises(OSError, next, steps)
+            at_once(opened.setting_deleted(deletions))
+            opened.derived.dispatcher.catch_up()
+            self.assertEqual(queues_in(opened), expected_queues(made, dict(deletions.marks)))
             result_of(opened.close())
 
     def test_a_deletion_while_verify_looks_is_no_problem(self) -> None:

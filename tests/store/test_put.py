@@ -50,6 +50,7 @@ from rmqha.wire.record import (
 )
 from tests import examples
 from tests.fixtures import new_folder
+from tests.ha.doubles import log_lines
 from tests.store.log.test_flush import Thread
 from tests.store.logs import held
 from tests.strategies import HOSTS, INT32, INT64
@@ -807,10 +808,12 @@ class FullDiskTests(PutTestCase):
                 self.open_new()
                 self.put(sized(300))
                 before = held(self.log)
-                with self.limit(room):
-                    self.assert_refused(
-                        self.store.put_message(sized(200)), PutMessageStatus.CREATE_MAPEDFILE_FAILED, None
-                    )
+                with self.limit(room), log_lines() as lines:
+                    for _ in range(3):
+                        self.assert_refused(
+                            self.store.put_message(sized(200)), PutMessageStatus.CREATE_MAPEDFILE_FAILED, None
+                        )
+                    self.assertEqual(lines().count("refused a message"), 1)
                     self.assertEqual((self.log.max_offset, held(self.log)), (300, before))
                     self.assertIsNone(self.log.get_data(300, 1))
                 self.assertEqual(self.log.stale_end(300), 300)

@@ -6,6 +6,7 @@ In reading order:
 - ``schedule``: delivers delayed messages when they are due.
 - ``outerapi``: registers the broker with its name servers.
 - ``mastersearch``: finds a slave's master through the name servers.
+- ``restarts``: whether a Java master has deleted a topic of which a queue starts again.
 - ``slavesync``: copies the master's tables to a slave.
 - ``confirmedsync``: a slave asks its master what is confirmed.
 - ``waitingreads``: says what consumers cannot read yet, because it is not confirmed.

@@ -26,10 +26,12 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.background.held import Held
 from rmqha.broker.background.outerapi import MasterAddresses
+from rmqha.broker.background.restarts import Restarts
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.timercheck import TimerCheckPoints
 from rmqha.broker.requests import tablechanges
 from rmqha.broker.tables.brokertables import CopiedTables
+from rmqha.broker.tables.groups import TOOLS_CONSUMER_GROUP
 from rmqha.connecting import reason_of
 from rmqha.endpoints import fast_address_of
 from rmqha.events import Event
@@ -56,6 +58,8 @@ from rmqha.store.nodestate import TOPICS_UP_TO
 from rmqha.wire.beans import unknown_fields
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient, loads_table_in_steps
+from rmqha.wire.record import Blank, decode_record
+from rmqha.wire.requestfields import SUBSCRIPTION_FLAG
 from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
 
 FIRST_LOOK_SECONDS = 0.1
@@ -89,6 +93,17 @@ VERSION_NAMES = {
 
 PROGRESS_OF_TRANSACTIONS = tuple(topic_at_group(topic, TRANSACTION_GROUP) for topic in (HALF_TOPIC, OPERATION_TOPIC))
 """The rows of the consumer offsets that belong to a place in the log."""
+
+PULL_OF_ONE = {
+    "consumerGroup": TOOLS_CONSUMER_GROUP,
+    "maxMsgNums": "1",
+    "sysFlag": str(SUBSCRIPTION_FLAG),
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+}
+"""What a pull of one message has besides its place. Each broker knows the group."""
 
 Connect = Callable[[str], IStreamClientEndpoint]
 """Makes an endpoint from an address. Raises ValueError for an invalid address."""
@@ -136,6 +151,19 @@ class MasterClient:
         """The check point of a 5.x master's timer wheel. Raises what ``log_end`` raises."""
         return (await self._main.call(RequestCode.GET_TIMER_CHECK_POINT)).body
 
+    async def max_offset(self, topic: str, queue_id: int) -> int:
+        """The offset that comes next in a queue, 0 if there is no such queue. Raises what ``log_end`` raises."""
+        fields = {"topic": topic, "queueId": str(queue_id)}
+        return int((await self._main.call(RequestCode.GET_MAX_OFFSET, fields)).ext_fields["offset"])
+
+    async def place_of(self, topic: str, queue_id: int, offset: int) -> int:
+        """Where the message at a queue offset is in the log. Raises what ``log_end`` raises, or ValueError."""
+        fields = {**PULL_OF_ONE, "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset)}
+        record = decode_record((await self._main.call(RequestCode.PULL_MESSAGE, fields)).body)
+        if isinstance(record, Blank):
+            raise ValueError("the master sent the end of a segment in place of a message")
+        return record.physical_offset
+
     async def _ask(self, client: RemotingClient, code: RequestCode) -> Any:
         """Ask, and parse the rows in turns, because a table may be as large as a frame."""
         body, name = (await client.call(code)).body, TABLE_NAMES[code]
@@ -180,6 +208,8 @@ class SlaveSynchronize(PeriodicService):
         )
         self._seconds = MEMBER_SYNC_SECONDS if lookup.is_member else SYNC_SECONDS
         self._rests_until = self._regular_at = 0.0
+        self._is_hurried = False
+        """Whether the log shows something that the master is asked about before its time."""
         self._tells_changes: bool | None = None
         """Whether the master tells of changes: a Java broker does not. None: not asked yet."""
         self._versions: Mapping[str, str] = {}
@@ -192,10 +222,9 @@ class SlaveSynchronize(PeriodicService):
         self._unknown_topics: set[str] = set()
         """Topics of messages that were not in the table since the last regular look."""
         self._store = store
-        self._restarted: dict[str, int] = {}
-        """Topics that a Java master has deleted and made again, as the log shows, and the end of what was before."""
+        self._restarts = Restarts(store)
         store.subscribe(self._message_arrived)
-        store.derived.dispatcher.found_restart = self._found_restart
+        store.on_restart(self._found_restart)
         self._held_progress: Held[ConsumerOffsetTable] | None = None
         """The progress of the transaction check that counts when our log is flushed up to an offset."""
         self._timers = timers
@@ -236,9 +265,8 @@ class SlaveSynchronize(PeriodicService):
         return super().stopService().addCallback(lambda _: Deferred.fromCoroutine(self._follow(None)))
 
     def _synchronize(self) -> Deferred[None]:
-        self._store.derived.dispatcher.found_restart = self._found_restart  # it may be another one by now
         now = self._clock.seconds()
-        if now < self._rests_until:
+        if now < self._rests_until and not self._is_hurried:
             return succeed(None)
         if now >= self._regular_at:
             self._regular_at = now + self._seconds - LOOK_SECONDS / 2
@@ -248,6 +276,7 @@ class SlaveSynchronize(PeriodicService):
 
     async def _follow_changes(self) -> None:
         """Copy the tables, and go on while the master tells of changes."""
+        self._is_hurried = False
         while True:
             await self._follow(self.master_address)
             if self._master is None:
@@ -268,17 +297,24 @@ class SlaveSynchronize(PeriodicService):
         self._changes_problem = None
         if self._tells_changes is not False:
             await self._ask_for_changes(master)
-        if self._tells_changes is False and self._restarted:
-            await self._take_restarted()
+        if self._tells_changes is False and self._restarts:
+            await self._judge_restarts(master)
 
-    async def _take_restarted(self) -> None:
-        restarted, self._restarted = self._restarted, {}
+    async def _judge_restarts(self, master: MasterClient) -> None:
+        """Take what a Java master has deleted. What fails is tried again at the next look."""
         try:
-            await self._deleted.found(restarted)
-        except OSError as error:  # the disk may be full: the next look takes them
-            for topic, end in restarted.items():
-                self._restarted[topic] = max(end, self._restarted.get(topic, 0))
+            await self._take_topics(await master.ask(RequestCode.GET_ALL_TOPIC_CONFIG))
+        except CancelledError:
+            raise
+        except Exception:  # of any kind: ``synchronize`` asks for the table too, and tells why it failed
+            return
+        judged, ends = await self._restarts.judge(master, self._topics.table.data_version.timestamp)
+        try:
+            await self._deleted.found(ends)
+        except OSError as error:  # the disk may be full
             self._changes_problem = reason_of(error)
+        else:
+            self._restarts.drop(judged)  # dispatch comes to later ones after the marks in a later turn
 
     async def _ask_for_changes(self, master: MasterClient) -> None:
         known = {name: self._taken[name] for name in tablechanges.AWAITED if name in self._taken}
@@ -286,7 +322,7 @@ class SlaveSynchronize(PeriodicService):
         try:
             answer = await master.await_changes(known, LOOK_SECONDS)
             self._tells_changes = True
-            self._restarted.clear()  # it tells where it has deleted them
+            self._restarts.clear()  # it tells where it has deleted them
             self._versions = answer.ext_fields
             if answer.body:
                 table = await self._turns.run(DeletedTopicTable.reading(loads_lenient(answer.body)))
@@ -303,11 +339,11 @@ class SlaveSynchronize(PeriodicService):
             failing = reason_of(error)
         self._changes_problem = failing
 
-    def _found_restart(self, topic: str, end: int) -> None:
+    def _found_restart(self, request: DispatchRequest) -> None:
         """A Java master does not tell that it has deleted a topic, but its next message there has queue offset 0."""
-        if not self._tells_changes and len(self._restarted) < MAX_UNKNOWN:  # it may be a Java master that we ask later
-            self._restarted[topic] = max(end, self._restarted.get(topic, 0))
-            self._rests_until = 0.0
+        if not self._tells_changes:  # it may be a Java master that we ask later
+            self._restarts.add(request)
+            self._is_hurried = True
 
     def _message_arrived(self, request: DispatchRequest, _: int) -> None:
         """A Java master does not tell of a new topic, but its first message does: ask for the table soon."""
@@ -318,7 +354,7 @@ class SlaveSynchronize(PeriodicService):
             and len(self._unknown_topics) < MAX_UNKNOWN
         ):
             self._unknown_topics.add(topic)
-            self._rests_until = 0.0
+            self._is_hurried = True
 
     def _ended(self, failure: Failure) -> None:
         if failure.check(CancelledError) is None:

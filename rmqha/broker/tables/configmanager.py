@@ -31,6 +31,7 @@ from rmqha.store.metadata import (
     TopicConfig,
     unknown_bytes,
 )
+from rmqha.trouble import Trouble
 
 Table = TypeVar("Table", bound=ConfigTable)
 Row = TypeVar("Row", bound=TopicConfig | SubscriptionGroupConfig)
@@ -80,8 +81,7 @@ class ConfigManager(Service, Generic[Table]):
         self._change_listeners: list[Callable[[], None]] = []
         self._is_changed = False
         self._is_writing = False
-        self._problem = ""
-        """Why the last write failed."""
+        self._refusing = Trouble()
         self._waiting_for_next: list[Deferred[None]] = []
         self._waiting_for_this: list[Deferred[None]] = []
 
@@ -139,7 +139,7 @@ class ConfigManager(Service, Generic[Table]):
 
     def _is_written(self, _: object) -> None:
         self._is_writing = False
-        self._problem = ""
+        self._refusing.ends()
         waiting, self._waiting_for_this = self._waiting_for_this, []
         if self._is_changed:
             self._write()
@@ -151,11 +151,13 @@ class ConfigManager(Service, Generic[Table]):
         failed = [*self._waiting_for_this, *self._waiting_for_next]
         self._waiting_for_this, self._waiting_for_next = [], []
         self._is_changed = True
-        problem = failure.getErrorMessage()
-        if problem != self._problem:  # logged once for all tries
-            self._problem = problem
-            file = self.table.FILE_NAME
-            self._log.error("{file} is not written: {error}", event=Event.TABLE_NOT_WRITTEN, file=file, error=problem)
+        if self._refusing.begins():
+            self._log.error(
+                "{file} is not written: {error}",
+                event=Event.TABLE_NOT_WRITTEN,
+                file=self.table.FILE_NAME,
+                error=failure.getErrorMessage(),
+            )
         if self._clock is not None:
             self._retry = self._clock.callLater(RETRY_SECONDS, self._try_again)
         for waiter in failed:

@@ -1,10 +1,10 @@
 """Deletes topics with their queues and offsets, on a master, and on the slaves that follow it (spec/store.md 13.5).
 
 The steps of a deletion reach the disk in this order: the mark, then the queues and offsets, then the table of topics.
-After a death between two of them the topic is there still, or it is there and empty.
+After a death between two of them the topic is there still, or it is there and empty: a start does what is missing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred, DeferredLock
@@ -15,6 +15,7 @@ from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.events import Event
 from rmqha.remoting.turns import Turns
+from rmqha.steps import at_once
 from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.fastjson import Document
@@ -30,6 +31,8 @@ class Deleting:
 
     topics: TopicConfigManager
     consumer_offsets: ConsumerOffsetManager
+    has_group: Callable[[str], bool]
+    """Whether there is a group of this name."""
     turns: Turns
     now_ms: Callable[[], int]
 
@@ -48,6 +51,28 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         self._turns = deleting.turns
         self._now_ms = deleting.now_ms
         self._lock = DeferredLock()
+        if self.table.deletions and not store.is_slave:  # a slave drops them first, and gets its master's
+            self._drop_stale_offsets(deleting.has_group)
+
+    def _drop_stale_offsets(self, has_group: Callable[[str], bool]) -> None:
+        """Drop what a death after the mark has left: what groups had read of a deleted topic, or a deleted group had.
+
+        A queue that has no messages since the mark has none that a group can have read.
+        """
+        marks, ends = self.table.marks, self._store.appender.queue_offsets
+        offsets = self._consumer_offsets
+        count = at_once(offsets.removing_queues(marks, lambda topic, queue_id: bool(ends.get((topic, queue_id)))))
+        at_once(offsets.removing_of((), {group for group in _groups_of(marks) if not has_group(group)}))
+        if count:
+            self._log.info(
+                "{count} offsets of groups in deleted topics are dropped: the broker died before it could",
+                event=Event.STALE_OFFSETS_DROPPED,
+                count=count,
+            )
+
+    def stopService(self) -> Deferred[None]:
+        """Fires when no deletion runs any more, and all is written, or has failed."""
+        return self._lock.run(super().stopService)
 
     def table_document(self) -> Document:
         """The table in JSON's form."""
@@ -67,7 +92,7 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
             mark = Deletion(topic, self._store.close_topic(topic), self._now_ms())
             self.table = self.table.adding(mark, self._store.commit_log.min_offset)
             await self._apply((mark,))
-        await self._turns.run(self._consumer_offsets.removing_topic(topic))
+        await self._turns.run(self._consumer_offsets.removing_of((topic,)))
         await self._consumer_offsets.persist()
         await self._topics.written()
 
@@ -84,17 +109,14 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         if table.deletions == held.deletions:
             return
         self.table, new = table, table.without(held)
-        await self._drop_offsets(new)
-        for deletion in new:
-            if deletion.topic.startswith(RETRY_PREFIX):  # the master tells so that it has deleted the group
-                await self._turns.run(self._consumer_offsets.removing(deletion.topic.removeprefix(RETRY_PREFIX)))
-        await self._consumer_offsets.persist()
+        topics = {deletion.topic for deletion in new}
+        await self._drop_offsets(topics, set(_groups_of(topics)))  # the master tells so that it has deleted the groups
         await self._apply(new)
 
-    async def _drop_offsets(self, new: tuple[Deletion, ...]) -> None:
+    async def _drop_offsets(self, topics: Set[str], groups: Set[str] = frozenset()) -> None:
         """A slave drops them before the marks are on the disk: after a death between the two it does both again."""
-        for deletion in new:
-            await self._turns.run(self._consumer_offsets.removing_topic(deletion.topic))
+        await self._turns.run(self._consumer_offsets.removing_of(topics, groups))
+        await self._consumer_offsets.persist()
 
     def found(self, ends: Mapping[str, int]) -> Deferred[None]:
         """Take deletions that the log shows: these topics started again after these offsets. Fails with OSError.
@@ -112,15 +134,14 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         for deletion in new:
             self.table = self.table.adding(deletion, self._store.commit_log.min_offset)
         if new:
-            await self._drop_offsets(new)
-            await self._consumer_offsets.persist()
+            await self._drop_offsets({deletion.topic for deletion in new})
             await self._apply(new)
 
     async def _apply(self, new: tuple[Deletion, ...]) -> None:
         """Bring the marks to the disk, then let the queues start again from 0. Raises OSError."""
         self.persist()
         await self.written()
-        self._store.set_deleted(self.table)
+        await self._turns.run(self._store.setting_deleted(self.table))
         if new:
             names = [f"{deletion.topic} (at {deletion.offset})" for deletion in new[:TOLD]]
             self._log.info(
@@ -129,3 +150,8 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
                 topics=", ".join(names),
                 more=f" and {len(new) - TOLD} more" if len(new) > TOLD else "",
             )
+
+
+def _groups_of(topics: Iterable[str]) -> Iterator[str]:
+    """The groups whose topics of retries are among these."""
+    return (topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))

@@ -1,6 +1,6 @@
 """How far consumer groups have read, and where queues start and end (spec/remoting.md 2.4, 2.5)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from rmqha.store.derived.consumequeue import BoundaryType
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
+from rmqha.trouble import Trouble
 from rmqha.wire.beans import INT_BITS
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 
@@ -87,8 +88,7 @@ class ConsumerOffsetManager(PeriodicService):
         self.changes = 0
         """The number of changes. If it is unchanged, the table is unchanged."""
         self._is_changed = False
-        self._write_problem = ""
-        """Why the last write failed."""
+        self._refusing = Trouble()
         self._lock = DeferredLock()
         self._resets: dict[tuple[str, int], float] = {}
         """Queues whose offset was reset, by topic@group and queue id: until when consumers must go on there."""
@@ -248,10 +248,35 @@ class ConsumerOffsetManager(PeriodicService):
         yield from self._removing_keys([topic_at_group(topic, group) for topic in topics])
         return bool(topics)
 
-    def removing_topic(self, topic: str) -> Steps[None]:
-        """Delete what groups have read of a topic, in steps."""
-        groups = yield from self.finding_groups(topic)
-        yield from self._removing_keys([topic_at_group(topic, group) for group in groups])
+    def removing_of(self, topics: Container[str], groups: Container[str] = ()) -> Steps[None]:
+        """Delete what groups have read of these topics, and all offsets of these groups, in steps."""
+        found: list[str] = []
+        keys = list(self.table.offset_table)
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            if at:
+                yield
+            parts = ((key, key.partition(TOPIC_GROUP_SEPARATOR)) for key in keys[at : at + KEYS_AT_ONCE])
+            found.extend(key for key, (topic, _, group) in parts if topic in topics or group in groups)
+        yield from self._removing_keys(found)
+
+    def removing_queues(self, topics: Container[str], has_messages: Callable[[str, int], bool]) -> Steps[int]:
+        """Delete what groups have read in queues of these topics that have no messages. Returns how many offsets."""
+        removed = 0
+        keys = list(self.table.offset_table)
+        for count, key in enumerate(keys, 1):
+            topic = key.partition(TOPIC_GROUP_SEPARATOR)[0]
+            if topic in topics:
+                offsets = self.table.offset_table[key]
+                for queue_id in [id_ for id_, offset in offsets.items() if offset and not has_messages(topic, id_)]:
+                    del offsets[queue_id]
+                    self._count -= 1
+                    removed += 1
+                    self._changed()
+                if not offsets:
+                    yield from self._removing_keys([key])
+            if count % KEYS_AT_ONCE == 0:
+                yield
+        return removed
 
     def _removing_keys(self, keys: list[str]) -> Steps[None]:
         for count, key in enumerate(keys, 1):
@@ -290,15 +315,17 @@ class ConsumerOffsetManager(PeriodicService):
         await self._run_in_thread(
             partial(self._file.write, ConsumerOffsetTable(copy, unknown=self.table.unknown), breathe)
         )
-        self._write_problem = ""
+        self._refusing.ends()
 
     def _not_written(self, failure: Failure) -> None:
         failure.trap(OSError)
         self._is_changed = True
-        problem = failure.getErrorMessage()
-        if problem != self._write_problem:  # logged once for all tries
-            self._write_problem = problem
-            self._log.error("consumer offsets are not written: {error}", event=Event.OFFSETS_NOT_WRITTEN, error=problem)
+        if self._refusing.begins():
+            self._log.error(
+                "consumer offsets are not written: {error}",
+                event=Event.OFFSETS_NOT_WRITTEN,
+                error=failure.getErrorMessage(),
+            )
 
 
 def _key_bytes(key: str) -> int:

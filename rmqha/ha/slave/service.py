@@ -41,6 +41,7 @@ from rmqha.settings import FlushDiskType
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.flush import Flusher
 from rmqha.store.messagestore import MessageStore
+from rmqha.trouble import Trouble
 from rmqha.wire.brokerinfo import settling_seconds
 from rmqha.wire.transfer import FrameError, Transfer
 
@@ -200,7 +201,8 @@ class HASlaveService(Service):
         self._sync_flush = store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._target: int | None = None
         self._fruitless_connections = 0
-        self._waits_for_room = self._room_is_told = False
+        self._waits_for_room = False
+        self._no_room = Trouble()
         self.refusals: Counter[str] = Counter()
         """How many connections ended because of what the master sent, by the error's name."""
         self._verified_at_connect = -1
@@ -310,7 +312,7 @@ class HASlaveService(Service):
     @property
     def _is_quiet(self) -> bool:
         """Whether enough connections have brought nothing, or the disk is full, so the next one needs no log lines."""
-        return self._room_is_told or self._fruitless_connections >= GROWING_RETRIES
+        return self._no_room.lasts or self._fruitless_connections >= GROWING_RETRIES
 
     def _retry_delay(self, failed_attempts: int) -> float:
         """Back off by failed attempts and by connections that brought nothing, whichever are more."""
@@ -590,8 +592,8 @@ class HASlaveService(Service):
         if not (self._is_quiet and state in (ReplicaState.HANDSHAKE, ReplicaState.CONNECTING)):
             self._log.info("slave is {state}: {reason}", event=Event.SLAVE_STATE, state=state.name, reason=reason)
         if state is ReplicaState.IN_SYNC:
-            self._room_is_told = False
-        if state is ReplicaState.IN_SYNC or (state is ReplicaState.CATCHING_UP and not self._room_is_told):
+            self._no_room.ends()
+        if state is ReplicaState.IN_SYNC or (state is ReplicaState.CATCHING_UP and not self._no_room.lasts):
             self._retries.connected()
         self._in_state(state)
 
@@ -697,12 +699,10 @@ class HASlaveService(Service):
             self._disk_failed(Failure(error))
             return
         self._waits_for_room = True
-        if self._room_is_told:
-            return
-        self._room_is_told = True
-        self._log.error(
-            "{what} are not written: {error}", event=Event.WAITS_FOR_ROOM, what="copied bytes", error=str(error)
-        )
+        if self._no_room.begins():
+            self._log.error(
+                "{what} are not written: {error}", event=Event.WAITS_FOR_ROOM, what="copied bytes", error=str(error)
+            )
 
     def connection_lost(self) -> None:
         try:

@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from rmqha.events import Event
 from rmqha.settings import BrokerRole, Settings
+from rmqha.steps import Steps, at_once
 from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, read_deletions
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.consumequeue import (
@@ -27,7 +28,7 @@ from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometr
 from rmqha.store.derived.queueends import QueueEnd, end_of, read_ends, write_ends
 from rmqha.store.derived.queuetable import QueueKey, open_queues
 from rmqha.store.derived.queuetypes import QueueTypes
-from rmqha.store.derived.replacing import remove_retired, retire_topics
+from rmqha.store.derived.replacing import new_retired_folder, remove_retired, retire_topics
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
 from rmqha.store.log.recovery import Recovery
@@ -39,6 +40,10 @@ QUEUES_A_ROUND = 256
 QUEUES_A_TURN = 16
 """How many queues a thread recovers before it takes the next ones."""
 MAX_OPEN_SEGMENTS = 64
+TOPICS_RETIRED = 16
+"""Deleted topics whose queues are moved away in one step."""
+QUEUES_LOOKED_AT = 64
+"""Queues of deleted topics whose first message is read in one step."""
 TOPICS_TOLD = 5
 MARK_FILE = "dispatched-from"
 MARKED_BYTES = 16 << 20
@@ -164,9 +169,11 @@ class Derived:
         self._set_queues_aside(root, problems)
         misplaced = self._set_misplaced_aside(self.queues.misplaced)
         refill_from = self._log_lost_units(problems)
-        rebuilt = self._topics_to_rebuild(deleted, NOTHING_DELETED)
+        rebuilt = at_once(self._finding_rebuilt(deleted, NOTHING_DELETED))
         if rebuilt:
-            remove_retired(self._retire(rebuilt), self._disk)
+            retired = new_retired_folder(root, self._disk)
+            self._retire(rebuilt, retired)
+            remove_retired(retired, self._disk)
             refill_from = min(refill_from, *rebuilt.values())
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
@@ -391,7 +398,7 @@ class Derived:
             deleted.write(self._root / CONFIG_FOLDER, self._disk)
         return deleted
 
-    def _topics_to_rebuild(self, deleted: DeletedTopicTable, former: DeletedTopicTable) -> dict[str, int]:
+    def _finding_rebuilt(self, deleted: DeletedTopicTable, former: DeletedTopicTable) -> Steps[dict[str, int]]:
         """The topics whose queues have messages that were deleted, or do not have some that were not.
 
         Each with the offset of the log from which on they are built again. ``former`` is what they were built by.
@@ -404,38 +411,56 @@ class Derived:
             if deletion.offset > max(begin, deleted.forgotten):
                 found[deletion.topic] = begin
         new = {deletion.topic for deletion in deleted.without(former)}
-        for key, queue in self.queues.queues.items():
-            if key[0] in new and key[0] not in found and queue.max_offset:
+        keys = [key for key in self.queues.queues if key[0] in new and key[0] not in found]
+        for count, key in enumerate(keys, 1):
+            queue = self.queues.queues.get(key)
+            if queue is not None and queue.max_offset:
                 mark, first = deleted.marks[key[0]], self.queues.first_message(queue)
                 if first is None or first < mark:
                     found[key[0]] = max(log_start, mark)
+            if count % QUEUES_LOOKED_AT == 0:
+                yield
         return found
 
-    def _retire(self, topics: Container[str]) -> Path:
-        """Take the queues of these topics out of the table. Returns the folder to be removed. Raises OSError."""
+    def _retire(self, topics: Container[str], folder: Path) -> None:
+        """Take the queues of these topics out of the table, and move their files to a folder. Raises OSError."""
         keys = [key for key in self.queues.queues if key[0] in topics]
         for key in keys:
             self.queues.forget(*key)
             self._known_ends.pop(key, None)
-        return retire_topics(self._root, {topic for topic, _ in keys}, self._disk)
+        retire_topics(self._root, {topic for topic, _ in keys}, folder, self._disk)
 
-    def set_deleted(self, deleted: DeletedTopicTable) -> Path | None:
-        """From now on this is what was deleted. Queues that have other messages are built again.
+    def setting_deleted(self, deleted: DeletedTopicTable) -> Steps[Path | None]:
+        """From now on this is what was deleted. Queues that have other messages are built again, in steps.
 
-        Returns the folder with the old ones, which is to be removed, if there are any. Raises OSError.
+        Returns the folder with the old ones, which is to be removed, if there are any. Raises OSError, and then what
+        was deleted before counts. After each step queues and dispatch are sound: the next start does the others.
         """
         former, self.dispatcher.deleted = self.dispatcher.deleted, deleted
-        rebuilt = self._topics_to_rebuild(deleted, former)
-        if not rebuilt:
-            return None
+        try:
+            rebuilt = yield from self._finding_rebuilt(deleted, former)
+            if not rebuilt:
+                return None
+            folder = new_retired_folder(self._root, self._disk)
+            topics = list(rebuilt)
+            for at in range(0, len(topics), TOPICS_RETIRED):
+                if at:
+                    yield
+                some = topics[at : at + TOPICS_RETIRED]
+                self._build_again(frozenset(some), min(rebuilt[topic] for topic in some), folder)
+            return folder
+        except OSError:
+            self.dispatcher.deleted = former
+            raise
+
+    def _build_again(self, topics: Container[str], start: int, folder: Path) -> None:
+        """Move the queues of these topics to a folder, and dispatch from ``start`` on. Raises OSError."""
         self.queues.write_pending()
-        start = min(rebuilt.values())
         if start < self.dispatcher.reput_offset:
             self._log_end = self._commit_log.verified_offset  # ``note_unfinished`` looks at what is there now
             note_dispatched_until(self._root, min(start, self._marked()), self._disk)
-        retired = self._retire(rebuilt)
+        self._retire(topics, folder)
         self.dispatcher.go_back_to(start)
-        return retired
 
     def set_queue_types(self, types: QueueTypes) -> None:
         """Use what the topics' table says now. Queues of the wrong type are set aside, and dispatched again.

@@ -39,6 +39,7 @@ from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import Syncable
 from rmqha.store.opening import OpeningPhase
+from rmqha.trouble import Trouble
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import INNER_BATCH_FLAG
@@ -176,8 +177,8 @@ class Dispatcher:
         self._listeners: list[MessageArrived] = []
         self.found_batches: Callable[[str], None] = lambda topic: None
         """Called with a topic when the log has the first batch of it, if the topics' table does not have the topic."""
-        self.found_restart: Callable[[str, int], None] = lambda topic, end: None
-        """Called with a topic, and the end of the last message before, when a queue of it starts again from 0."""
+        self.found_restart: Callable[[DispatchRequest], None] = lambda request: None
+        """Called with a message that has queue offset 0, and comes after other messages of its queue."""
         self._clock: IReactorTime | None = None
         self._next_slice: IDelayedCall | None = None
         self._next_index_write: IDelayedCall | None = None
@@ -187,6 +188,7 @@ class Dispatcher:
         self._least_pause = self._first_pause = least_pause
         """The pause before the next slice if dispatch is at the end of the log."""
         self._is_unwritten = False
+        self._no_room = Trouble()
         self._indexed_timestamp = 0
         """STORETIMESTAMP of the last dispatched message when the index was last written."""
         self.notes = PutNotes()
@@ -250,6 +252,7 @@ class Dispatcher:
         except OSError as error:
             self._refused(error)
             return
+        self._no_room.ends()
         now = self._clock.seconds()
         self._log_progress(now)
         pause = self._pause(now - started_at)
@@ -286,9 +289,12 @@ class Dispatcher:
             assert self._failed is not None, "it was started"
             self._failed(Failure(error))
             return
-        self._log.error(
-            "queues and index wait for room on the disk: {error}", event=Event.DISPATCH_WAITS_FOR_DISK, error=str(error)
-        )
+        if self._no_room.begins():
+            self._log.error(
+                "queues and index wait for room on the disk: {error}",
+                event=Event.DISPATCH_WAITS_FOR_DISK,
+                error=str(error),
+            )
         if self._next_slice is None:
             assert self._clock is not None, "it was started"
             self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
@@ -591,13 +597,20 @@ class Dispatcher:
                     return False
                 if queue.max_offset <= request.queue_offset:
                     queue.put(request.queue_offset, unit)
-                elif request.queue_offset == 0 and request.physical_offset >= queue.max_physical_offset:
-                    self.found_restart(request.topic, queue.max_physical_offset)
+                elif self._starts_again(queue, request):
+                    self.found_restart(request)
                 self._tell(request, tags_code)
         self.last_store_timestamp = request.store_timestamp
         if self._index is not None and request.is_indexed:
             keys += _indexed_keys(request)
         return True
+
+    def _starts_again(self, queue: ConsumeQueue, request: DispatchRequest) -> bool:
+        """Whether the message has queue offset 0 after others of the queue, which were not deleted."""
+        end = queue.max_physical_offset
+        if request.queue_offset or request.physical_offset < end:
+            return False
+        return not self.deleted.is_deleted(request.topic, end - 1)
 
     def _has_place(self, request: DispatchRequest) -> bool:
         """Whether the message belongs into a queue: it is not a half of a transaction, and was not deleted."""

@@ -105,7 +105,7 @@ def retire_derived(root: Path, disk: Disk = DISK) -> Path:
 
     Remove the folder with ``remove_retired``. The next start does it, too (``remove_staging``). Raises OSError.
     """
-    folder = _new_retired_folder(root, disk)
+    folder = new_retired_folder(root, disk)
     for name in FOLDERS:
         if disk.exists(root / name):
             disk.rename(root / name, folder / name)
@@ -115,18 +115,17 @@ def retire_derived(root: Path, disk: Disk = DISK) -> Path:
     return folder
 
 
-def retire_topics(root: Path, topics: Iterable[str], disk: Disk = DISK) -> Path:
-    """Move the queues of these topics to a new folder, which is returned: as ``retire_derived``. Raises OSError."""
-    folder = _new_retired_folder(root, disk)
+def retire_topics(root: Path, topics: Iterable[str], folder: Path, disk: Disk = DISK) -> None:
+    """Move the queues of these topics to a ``new_retired_folder``. Raises OSError."""
     for topic in topics:
         for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
             if disk.is_folder(root / name / topic):
                 disk.make_folder(folder / name)
                 disk.rename(root / name / topic, folder / name / topic)
-    return folder
 
 
-def _new_retired_folder(root: Path, disk: Disk) -> Path:
+def new_retired_folder(root: Path, disk: Disk) -> Path:
+    """A new folder for what is to be removed with ``remove_retired``. Raises OSError."""
     staging = root / NODE_FOLDER / STAGING_FOLDER
     folder = next(path for number in count() if not disk.exists(path := staging / f"{RETIRED}-{number}"))
     disk.make_folder(folder)

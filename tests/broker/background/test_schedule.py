@@ -14,6 +14,7 @@ from rmqha.broker.background.schedule import (
     FIRST_DELAY_SECONDS,
     ScheduleMessageService,
 )
+from rmqha.steps import at_once
 from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
@@ -127,7 +128,7 @@ class DeliveryTests(ScheduleTestCase):
     def test_it_does_not_come_into_a_topic_that_was_deleted_meanwhile(self) -> None:
         self.delay(1, b"old")
         mark = Deletion("T", self.store.close_topic("T"))
-        self.store.set_deleted(DeletedTopicTable((mark,)))
+        at_once(self.store.setting_deleted(DeletedTopicTable((mark,))))
         self.delay(1, b"new")
         self.delay(1, b"other", topic="U")
         self.pass_time(2)

@@ -1,6 +1,6 @@
 """A slave's copies of its master's tables (spec/remoting.md 9)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,9 @@ from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.steps import at_once
 from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, Deletion, read_deletions
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
     ConfigTable,
     ConsumerOffsetTable,
@@ -27,6 +29,7 @@ from rmqha.store.metadata import (
 )
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, dumps_strict, loads_lenient
+from rmqha.wire.record import Record, encode_record
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, deleted_topics
 from tests.ha.doubles import FakeEndpoint, LineTransport, content_of, log_lines
 from tests.remoting.test_protocol import commands_in, frame
@@ -70,16 +73,29 @@ class Master:
         self.versions: dict[str, str] | None = None
         """Of its tables, if it is a master of ours."""
         self.deleted = dumps_compact(NOTHING_DELETED.to_json())
+        self.queues: dict[tuple[str, int], list[Record]] = {}
+        """What it has in its queues; shown if it is a Java broker."""
 
     def answer(self, request: RemotingCommand) -> RemotingCommand:
         if request.code == RequestCode.AWAIT_TABLE_CHANGES:
             return self.tell_changes(request)
+        if request.code in (RequestCode.GET_MAX_OFFSET, RequestCode.PULL_MESSAGE) and request.code not in self.unknown:
+            return self.show_queue(request)
         self.asked.append(request.code)
         body = self.bodies.get(request.code)
         if request.code in self.unknown:
             return RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, request.opaque, 1, remark="not supported")
         if body is None:
             return RemotingCommand(ResponseCode.SYSTEM_ERROR, request.opaque, 1, remark="No topic in this broker")
+        return RemotingCommand(ResponseCode.SUCCESS, request.opaque, 1, body=body)
+
+    def show_queue(self, request: RemotingCommand) -> RemotingCommand:
+        """The end of a queue, or one message of it."""
+        fields = request.ext_fields
+        records = self.queues.get((fields["topic"], int(fields["queueId"])), [])
+        if request.code == RequestCode.GET_MAX_OFFSET:
+            return RemotingCommand(ResponseCode.SUCCESS, request.opaque, 1, ext_fields={"offset": str(len(records))})
+        body = encode_record(records[int(fields["queueOffset"])])
         return RemotingCommand(ResponseCode.SUCCESS, request.opaque, 1, body=body)
 
     def tell_changes(self, request: RemotingCommand) -> RemotingCommand:
@@ -361,7 +377,7 @@ class ChangesTests(SlaveSyncTestCase):
         self.open("ASYNC_MASTER")
         old = self.put(b"1", b"2", b"3")
         mark = self.store.commit_log.max_offset
-        self.store.set_deleted(DeletedTopicTable((Deletion("T", self.store.close_topic("T")),)))
+        at_once(self.store.setting_deleted(DeletedTopicTable((Deletion("T", self.store.close_topic("T")),))))
         new = self.put(b"4", b"5")
         content = content_of(self.store.commit_log)
         self.store = source
@@ -423,35 +439,112 @@ class ChangesTests(SlaveSyncTestCase):
 
     def assert_starts_again(self, is_asked_before: bool) -> None:
         slave = self.store
-        self.serve(MASTER, *all_tables()[:1], ConsumerOffsetTable({"U@G": {0: 1}}), *all_tables()[2:])
+        master = self.serve(MASTER, *all_tables()[:1], ConsumerOffsetTable({"U@G": {0: 1}}), *all_tables()[2:])
         self.offsets.merge(ConsumerOffsetTable({"T@G": {0: 3}}))
         self.follow(MASTER)
+        slave.adopt_derived_file_settings({"mappedFileSizeConsumeQueue": "20000"})  # queues and index are others then
         if is_asked_before:
             self.pass_by(2)
         self.open("ASYNC_MASTER")
         self.put(b"old 1", b"old 2", b"old 3")
         self.put(b"old 4", b"old 5", queue_id=1)
-        self.store.set_deleted(DeletedTopicTable((Deletion("T", self.store.close_topic("T")),)))
+        at_once(self.store.setting_deleted(DeletedTopicTable((Deletion("T", self.store.close_topic("T")),))))
         fresh = self.put(b"new", queue_id=2)
         new = {1: self.put(b"new 1"), 0: self.put(b"new 2", b"new 3", b"new 4", b"new 5")}
         new = {0: [*new[1], *new[0]], 1: self.put(b"new 6", queue_id=1), 2: fresh}
+        master.queues = {("T", queue_id): records for queue_id, records in new.items()}
+        self.copy_log_to(slave)
+        self.pass_until(
+            lambda: bool(slave.derived.dispatcher.deleted.deletions) and "U@G" in self.offsets.table.offset_table
+        )
+        self.dispatch()
+        self.assertEqual(self.queues_of(slave), new)
+        self.assertEqual(self.offsets.table.offset_table, {"U@G": {0: 1}}, "the group begins the new topic anew")
+
+    def copy_log_to(self, slave: MessageStore) -> None:
+        """The slave has what is in the open store, and is open instead of it."""
         content = content_of(self.store.commit_log)
         self.store = slave
         slave.commit_log.append_data(0, content)
         slave.commit_log.verify()
         self.dispatch()
-        left = {"U@G": {0: 1}}
-        for _ in range(100):  # how many turns it takes depends on how busy the machine is
+
+    def pass_until(self, is_over: Callable[[], bool]) -> None:
+        """Time passes. How many turns something takes depends on how busy the machine is."""
+        for _ in range(100):
             self.pass_by(1)
-            if self.offsets.table.offset_table == left:
-                break
-        self.dispatch()
-        found = {
-            queue_id: [slave.reader.message_in(queue, at) for at in range(queue.min_offset, queue.max_offset)]
-            for (topic, queue_id), queue in slave.derived.queues.queues.items()
+            if is_over():
+                return
+
+    @staticmethod
+    def queues_of(store: MessageStore) -> dict[int, list[Record | None]]:
+        """The messages of each queue of the only topic."""
+        return {
+            queue_id: [store.reader.message_in(queue, at) for at in range(queue.min_offset, queue.max_offset)]
+            for (topic, queue_id), queue in store.derived.queues.queues.items()
         }
-        self.assertEqual(found, new)
-        self.assertEqual(self.offsets.table.offset_table, left, "the group begins the new topic anew")
+
+    def restart_queue(self) -> tuple[MessageStore, dict[int, list[Record]], list[Record]]:
+        """The slave, what it has in two queues, and a message in its log with queue offset 0 that has no place there.
+
+        A Java master gives queue offset 0 again if it has lost the files of a queue, or cleaned an expired one.
+        """
+        self.follow(MASTER)
+        slave = self.store
+        self.offsets.merge(ConsumerOffsetTable({"T@G": {0: 3}}))
+        self.open("ASYNC_MASTER")
+        old = {1: self.put(b"4", b"5", queue_id=1), 0: self.put(b"1", b"2", b"3")}
+        del self.store.appender.queue_offsets["T", 0]
+        lone = self.put(b"6")
+        self.assertEqual([record.queue_offset for record in lone], [0])
+        self.copy_log_to(slave)
+        return slave, old, lone
+
+    def assert_not_deleted(self, slave: MessageStore, old: dict[int, list[Record]], reason: str) -> None:
+        with log_lines() as lines:
+            for _ in range(100):
+                self.pass_by(1)
+                if "starts again from 0" in lines():
+                    break
+            self.assertIn(f"but the master {reason}: the topic counts as not deleted", lines())
+        self.assertEqual(self.queues_of(slave), old)
+        self.assertEqual(slave.derived.dispatcher.deleted, NOTHING_DELETED)
+        self.assertEqual(self.offsets.table.offset_table["T@G"], {0: 3})
+
+    def test_a_queue_that_starts_again_alone_is_no_proof_of_a_deletion(self) -> None:
+        master = self.serve(MASTER, all_tables()[0])
+        slave, old, lone = self.restart_queue()
+        master.queues = {("T", 0): lone, ("T", 1): old[1]}
+        self.assert_not_deleted(slave, old, "has other messages of the topic from before")
+
+    def test_nor_is_a_master_that_has_lost_all_queues_but_has_changed_no_topic(self) -> None:
+        rows = {"T": TopicConfig("T", 4, 4)}
+        master = self.serve(MASTER, TopicConfigTable(DataVersion(41, NOW_MS - 1), rows))
+        slave, old, lone = self.restart_queue()
+        master.queues = {("T", 0): lone}
+        self.assert_not_deleted(slave, old, "has not changed its table of topics since then")
+
+    def test_nor_is_a_master_that_has_the_messages_still(self) -> None:
+        master = self.serve(MASTER, all_tables()[0])
+        slave, old, lone = self.restart_queue()
+        master.queues = {("T", 0): [*old[0], *lone], ("T", 1): old[1]}
+        self.assert_not_deleted(slave, old, "has all messages that we have")
+
+    def test_what_a_java_master_does_not_say_is_asked_again(self) -> None:
+        """It may be busy, or not have come to the message itself. Until it answers nothing is dropped."""
+        master = self.serve(MASTER, *all_tables())
+        slave, old, lone = self.restart_queue()
+        master.queues = {("T", 0): []}
+        self.pass_by(12)
+        self.assertEqual(self.queues_of(slave), old)
+        master.queues = {("T", 0): [*lone, *old[0]]}  # more than the slave has, but other messages
+        master.unknown.add(RequestCode.GET_MAX_OFFSET)
+        self.pass_by(12)
+        self.assertEqual(self.queues_of(slave), old)
+        master.unknown.clear()
+        self.pass_until(lambda: len(self.queues_of(slave)) == 1)
+        self.dispatch()
+        self.assertEqual(self.queues_of(slave), {0: lone})
 
     def test_a_java_master_is_asked_within_a_second_after_a_message_of_an_unknown_topic(self) -> None:
         fast, master = self.serve(FAST, *all_tables()), self.serve(MASTER, *all_tables())
@@ -462,6 +555,20 @@ class ChangesTests(SlaveSyncTestCase):
             self.store.commit_log.append(replace(sized_record(200, number), topic="Young"))
             self.pass_by(1)
         self.assertEqual((fast.asked, master.asked.count(201)), ([21, 21], 2))
+
+    def test_also_if_the_message_comes_while_the_tables_are_copied(self) -> None:
+        fast, master = self.serve(FAST, *all_tables()), self.serve(MASTER, *all_tables())
+
+        def answer(request: RemotingCommand) -> RemotingCommand:
+            if request.code == RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG and not self.store.commit_log.max_offset:
+                self.store.commit_log.append(replace(sized_record(200), topic="Young"))
+                self.clock.advance(0.1)  # it comes into its queue
+            return Master.answer(master, request)
+
+        self.patch(master, "answer", answer)
+        self.follow(MASTER)
+        self.pass_by(3)
+        self.assertEqual(fast.asked, [21, 21])
 
 
 class AddressTests(SlaveSyncTestCase):

@@ -14,6 +14,7 @@ from rmqha.broker.background.schedule import DELAY_FOR_A_PERIOD_SECONDS
 from rmqha.broker.background.timerindex import TimerIndex
 from rmqha.broker.background.timermessages import HOUR_MS, TimerMessageService
 from rmqha.remoting.turns import Turns
+from rmqha.steps import at_once
 from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.timers import MESSAGES_A_STEP, TimerCheckPoint
@@ -120,7 +121,7 @@ class DeliveryTests(TimerMessagesTestCase):
     def test_it_does_not_come_into_a_topic_that_was_deleted_meanwhile(self) -> None:
         self.send(b"old", 2)
         mark = Deletion("T", self.store.close_topic("T"))
-        self.store.set_deleted(DeletedTopicTable((mark,)))
+        at_once(self.store.setting_deleted(DeletedTopicTable((mark,))))
         self.send(b"new", 3)
         self.pass_time(6)
         self.assertEqual((self.arrived(), self.service.waiting), (["new"], 0))

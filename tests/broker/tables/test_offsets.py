@@ -357,8 +357,8 @@ class PersistenceTests(OffsetsTestCase):
         self.offsets.startService()
         self.commit(1)
         with log_lines() as lines:
-            self.clock.pump([INTERVAL_MS / 1000] * 3)  # logged once for all tries
-        self.assertEqual(lines(), "error: consumer offsets are not written: [Errno 28] no room")
+            self.clock.pump([INTERVAL_MS / 1000] * 3)
+        self.assertEqual(lines(), "error: consumer offsets are not written: [Errno 28] no room", "once")
         refusing = False
         self.clock.advance(INTERVAL_MS / 1000)
         self.assertEqual(self.written(), {"T@G": {0: 1}})
