@@ -29,16 +29,22 @@ def clamp_offsets(config: Path, ends: QueueEnds, disk: Disk = DISK) -> int:
 
     Raises StoreError, OSError.
     """
-    consumers = ConsumerOffsetTable.read(config, disk)
-    moved = clamp_to_ends(consumers.offset_table, ends)
-    if moved:
-        consumers.write(config, disk)
+    moved = clamp_groups(config, ends, disk)
     delays = DelayOffsetTable.read(config, disk)
     late = late_delays(delays.offset_table, ends)
     if late:
         delays.offset_table.update(late)
         delays.write(config, disk)
-    return len(moved) + len(late)
+    return moved + len(late)
+
+
+def clamp_groups(config: Path, ends: QueueEnds, disk: Disk = DISK) -> int:
+    """The same for the offsets of groups alone. Raises StoreError, OSError."""
+    consumers = ConsumerOffsetTable.read(config, disk)
+    moved = clamp_to_ends(consumers.offset_table, ends)
+    if moved:
+        consumers.write(config, disk)
+    return len(moved)
 
 
 def clamp_to_ends(offsets: dict[str, dict[int, int]], ends: QueueEnds) -> list[Moved]:

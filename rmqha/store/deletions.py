@@ -62,9 +62,9 @@ class DeletedTopicTable(ConfigTable):
         """This table with other deletions."""
         return replace(self, deletions=tuple(deletions))
 
-    def adding(self, deletion: Deletion, min_offset: int) -> Self:
-        """With one more deletion, and without those that the log, which starts at ``min_offset``, does not need."""
-        return self.of(_bounded([*self.deletions, deletion], min_offset))
+    def adding(self, new: Iterable[Deletion], min_offset: int) -> Self:
+        """With more deletions, and without those that the log, which starts at ``min_offset``, does not need."""
+        return self.of(_bounded([*self.deletions, *new], min_offset))
 
     def up_to(self, end: int) -> Self:
         """The deletions that were made when the log did not go beyond ``end``."""

@@ -19,7 +19,7 @@ from rmqha.events import Event
 from rmqha.histogram import Histogram
 from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.steps import Steps
-from rmqha.store.clamping import clamp_offsets
+from rmqha.store.clamping import clamp_groups
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.derived import Derived
 from rmqha.store.derived.dispatch import MessageArrived
@@ -180,7 +180,7 @@ class MessageStore:
         Where the log was cut, another master may put other messages.
         """
         self.clamped = 0
-        """How many offsets of groups and delays were past the end of their queues, and were set back."""
+        """How many offsets of groups were past the end of their queues, and were set back."""
         self.disk_full = False
         self._refused_at: int | None = None
         self._flusher: Flusher | None = None
@@ -218,7 +218,7 @@ class MessageStore:
             is_whole = self.recovery.clean_stop and self.recovery.damage is None
             is_slaves = self.is_slave or self.node_state.role == BrokerRole.SLAVE.value  # its master has the offsets
             if not is_slaves and not is_whole:  # groups may have read what the log has lost
-                self.clamped = clamp_offsets(self.root / CONFIG_FOLDER, self.derived.queue_offsets(), self.disk)
+                self.clamped = clamp_groups(self.root / CONFIG_FOLDER, self.derived.queue_offsets(), self.disk)
             self.commit_log.begun = self._log_begun
             if self.derived.shows_sizes:
                 forget_sizes(self.root, self.disk)

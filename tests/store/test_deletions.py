@@ -146,7 +146,7 @@ class BuildingTests(StoreTestCase):
             opened = MessageStore(settings)
             first = DeletedTopicTable((Deletion("A", made.end),))
             at_once(opened.setting_deleted(first))
-            masters = first.adding(Deletion("X", made.end + 1), 0).adding(Deletion("Y", made.end + 2), 0)
+            masters = first.adding([Deletion("X", made.end + 1)], 0).adding([Deletion("Y", made.end + 2)], 0)
             self.assertEqual(masters.marks.keys(), {"X", "Y"})
             self.assertEqual(first.following(masters, 0, 0), masters)
             at_once(opened.setting_deleted(masters))
@@ -238,7 +238,7 @@ class BuildingTests(StoreTestCase):
 
 class TableTests(SynchronousTestCase):
     def test_marks_before_the_logs_start_are_dropped(self) -> None:
-        table = DeletedTopicTable((Deletion("A", 10), Deletion("B", 20))).adding(Deletion("C", 30), 10)
+        table = DeletedTopicTable((Deletion("A", 10), Deletion("B", 20))).adding([Deletion("C", 30)], 10)
         self.assertEqual(table.deletions, (Deletion("B", 20), Deletion("C", 30)))
 
     def test_there_are_never_too_many(self) -> None:
@@ -246,12 +246,12 @@ class TableTests(SynchronousTestCase):
         many = [Deletion(f"T{number % 15_000}", number + 1) for number in range(MAX_MARKS)]
         table = DeletedTopicTable(tuple(many))
         for number in range(3):
-            table = table.adding(Deletion(f"New{number}", MAX_MARKS + number), 0)
+            table = table.adding([Deletion(f"New{number}", MAX_MARKS + number)], 0)
         self.assertEqual(len(table.deletions), MAX_MARKS)
         self.assertEqual(table.deletions[:2], (Deletion("T3", 4), Deletion("T4", 5)))
         self.assertEqual(len(table.marks), 15_003)
         old = DeletedTopicTable(tuple(Deletion(f"T{number}", number + 1) for number in range(MAX_MARKS)))
-        again = old.adding(Deletion("T0", MAX_MARKS + 1), 0).adding(Deletion("New", MAX_MARKS + 2), 0)
+        again = old.adding([Deletion("T0", MAX_MARKS + 1)], 0).adding([Deletion("New", MAX_MARKS + 2)], 0)
         self.assertEqual(again.deletions[0], Deletion("T2", 3))
 
     def test_a_slave_keeps_what_its_master_has_dropped_with_its_messages(self) -> None:

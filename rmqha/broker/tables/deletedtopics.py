@@ -4,7 +4,7 @@ The steps of a deletion reach the disk in this order: the mark, then the queues 
 After a death between two of them the topic is there still, or it is there and empty: a start does what is missing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred, DeferredLock
@@ -90,7 +90,7 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         has_row = self._topics.delete(topic)
         if has_row or even_if_missing or any(key[0] == topic for key in self._store.derived.queues.queues):
             mark = Deletion(topic, self._store.close_topic(topic), self._now_ms())
-            self.table = self.table.adding(mark, self._store.commit_log.min_offset)
+            self.table = self.table.adding((mark,), self._store.commit_log.min_offset)
             await self._apply((mark,))
         await self._turns.run(self._consumer_offsets.removing_of((topic,)))
         await self._consumer_offsets.persist()
@@ -127,17 +127,15 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
 
     async def _take_found(self, ends: Mapping[str, int]) -> None:
         held = self._store.derived.dispatcher.deleted
-        new = tuple(
-            Deletion(topic, end, self._now_ms()) for topic, end in ends.items() if not held.is_deleted(topic, end - 1)
-        )
-        self.table = held
-        for deletion in new:
-            self.table = self.table.adding(deletion, self._store.commit_log.min_offset)
+        now = self._now_ms()
+        new = [Deletion(topic, end, now) for topic, end in ends.items() if not held.is_deleted(topic, end - 1)]
+        self.table = held.adding(new, self._store.commit_log.min_offset)
+        new = [deletion for deletion in new if deletion.topic in self.table.marks]  # the log may start later by now
         if new:
             await self._drop_offsets({deletion.topic for deletion in new})
             await self._apply(new)
 
-    async def _apply(self, new: tuple[Deletion, ...]) -> None:
+    async def _apply(self, new: Sequence[Deletion]) -> None:
         """Bring the marks to the disk, then let the queues start again from 0. Raises OSError."""
         self.persist()
         await self.written()

@@ -196,6 +196,7 @@ class Derived:
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start, pause)
         self.dispatcher.found_batches = self._found_batches
         self.dispatcher.deleted = deleted
+        self.dispatcher.empty = self._empty
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
 
@@ -461,6 +462,11 @@ class Derived:
             note_dispatched_until(self._root, min(start, self._marked()), self._disk)
         self._retire(topics, folder)
         self.dispatcher.go_back_to(start)
+
+    def _empty(self, queue: ConsumeQueue) -> None:
+        """A queue starts again from 0. Raises OSError."""
+        self._known_ends.pop((queue.topic, queue.queue_id), None)
+        queue.truncate(0)
 
     def set_queue_types(self, types: QueueTypes) -> None:
         """Use what the topics' table says now. Queues of the wrong type are set aside, and dispatched again.

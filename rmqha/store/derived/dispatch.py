@@ -179,6 +179,8 @@ class Dispatcher:
         """Called with a topic when the log has the first batch of it, if the topics' table does not have the topic."""
         self.found_restart: Callable[[DispatchRequest], None] = lambda request: None
         """Called with a message that has queue offset 0, and comes after other messages of its queue."""
+        self.empty: Callable[[ConsumeQueue], None] = lambda queue: queue.truncate(0)
+        """Called with a queue that starts again from 0, and whose messages are all gone from the log."""
         self._clock: IReactorTime | None = None
         self._next_slice: IDelayedCall | None = None
         self._next_index_write: IDelayedCall | None = None
@@ -592,12 +594,13 @@ class Dispatcher:
             tags_code = request.tags_code(self._delay_levels)
             queue = self._queue_of(request)
             if queue is not None:
+                self._empty_if_over(queue, request, request.queue_offset)
                 unit = Unit(request.physical_offset, request.size, tags_code)
                 if not queue.has(unit) and not self._make_room(queue, request):
                     return False
                 if queue.max_offset <= request.queue_offset:
                     queue.put(request.queue_offset, unit)
-                elif self._starts_again(queue, request):
+                elif self._starts_again(queue, request, request.queue_offset):
                     self.found_restart(request)
                 self._tell(request, tags_code)
         self.last_store_timestamp = request.store_timestamp
@@ -605,12 +608,22 @@ class Dispatcher:
             keys += _indexed_keys(request)
         return True
 
-    def _starts_again(self, queue: ConsumeQueue, request: DispatchRequest) -> bool:
+    def _starts_again(self, queue: ConsumeQueue, request: DispatchRequest, queue_offset: int) -> bool:
         """Whether the message has queue offset 0 after others of the queue, which were not deleted."""
         end = queue.max_physical_offset
-        if request.queue_offset or request.physical_offset < end:
+        if queue_offset or request.physical_offset < end:
             return False
         return not self.deleted.is_deleted(request.topic, end - 1)
+
+    def _empty_if_over(self, queue: ConsumeQueue, request: DispatchRequest, queue_offset: int) -> None:
+        """Empty a queue that starts again from 0 if its messages are all gone from the log: nobody can miss them.
+
+        Raises OSError.
+        """
+        if queue_offset or not queue.max_offset or request.physical_offset < queue.max_physical_offset:
+            return
+        if queue.min_offset >= queue.max_offset:
+            self.empty(queue)
 
     def _has_place(self, request: DispatchRequest) -> bool:
         """Whether the message belongs into a queue: it is not a half of a transaction, and was not deleted."""
@@ -639,7 +652,10 @@ class Dispatcher:
             self._refuse(request, str(error))
             return True
         assert isinstance(queue, BatchConsumeQueue), "the table makes queues of the topic's type"
+        self._empty_if_over(queue, request, unit.base_offset)
         if not queue.put_batch(unit):
+            if self._starts_again(queue, request, unit.base_offset):
+                self.found_restart(request)
             self._refuse(request, f"its batch starts at {unit.base_offset}, and the queue ends at {queue.max_offset}")
             return True
         last = request._replace(queue_offset=unit.end_offset - 1)

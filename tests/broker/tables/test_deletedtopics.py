@@ -1,9 +1,12 @@
 """Deletions of topics, and what a death in the middle of one leaves (spec/store.md 13.5)."""
 
+from collections.abc import Iterable
+
 from twisted.internet.defer import execute
 
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.metadata import ConsumerOffsetTable
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, deleted_topics
 
@@ -64,3 +67,23 @@ class DeathTests(BrokerStoreTestCase):
         self.die_while_deleting("%RETRY%G")
         left = {key: offsets for key, offsets in OFFSETS.items() if key in ("T@G", "U@G")}
         self.assertEqual(self.offsets.table.offset_table, left)
+
+
+class FoundTests(BrokerStoreTestCase):
+    def test_many_topics_that_a_java_master_has_deleted_make_one_new_table(self) -> None:
+        """A table may have 20,000 deletions: making one for each topic would hold up all else."""
+        self.open("SLAVE")
+        offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
+        deleted = deleted_topics(self, TopicConfigManager(self.folder, self.settings, lambda: NOW_MS), offsets)
+        made: list[DeletedTopicTable] = []
+
+        def of(table: DeletedTopicTable, deletions: Iterable[Deletion]) -> DeletedTopicTable:
+            made.append(DeletedTopicTable(tuple(deletions)))
+            return made[-1]
+
+        self.patch(DeletedTopicTable, "of", of)
+        found = deleted.found({f"T{number}": number + 1 for number in range(50)})
+        self.clock.pump([0] * 10)
+        self.successResultOf(found)
+        self.assertEqual([len(table.deletions) for table in made], [50])
+        self.assertEqual(len(deleted.table.deletions), 50)

@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.pipeline.jobs.rebuild import rebuild_in_place
 from rmqha.settings import BrokerRole, Settings, make_settings
 from rmqha.store.derived.batchqueue import BATCH_UNIT, BatchConsumeQueue, BatchUnit
+from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.derived.queuetypes import QueueTypes, queue_types_of
 from rmqha.store.messagestore import ABORT_FILE, MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
@@ -364,6 +365,20 @@ class BatchQueueTests(SynchronousTestCase):
         queue = self.batch_queue(store)
         self.assertEqual((queue.min_offset, queue.max_offset), (7, 10))
         self.flushLoggedErrors()
+
+    def test_a_queue_that_starts_again_from_0_is_told_of(self) -> None:
+        """A Java master may have deleted the topic, and made it again."""
+        store = self.open(BrokerRole.SLAVE)
+        found: list[DispatchRequest] = []
+        store.on_restart(found.append)
+        self.put_batches(store, [3, 2])
+        store.derived.dispatcher.catch_up()
+        self.assertEqual(found, [])
+        record = Writer(store.commit_log).put(
+            "TBatch", 0, b"new", sys_flag=FLAGS, queue_offset=0, INNER_NUM="2", INNER_BASE="0"
+        )
+        store.derived.dispatcher.catch_up()
+        self.assertEqual([request.physical_offset for request in found], [record.physical_offset])
 
 
 class QueueTypesTests(SynchronousTestCase):

@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.pipeline.jobs.rebuild import rebuild_in_place
 from rmqha.settings import BrokerRole, Settings
 from rmqha.store.derived.consumequeue import CQ_STORE_UNIT_SIZE, BoundaryType
+from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.messagestore import MessageStore
@@ -545,6 +546,47 @@ class LateLogTests(RestartTestCase):
             for key, units in check_queues.items():
                 self.assertEqual(again.derived.queues.queues[key].min_offset, min(units))
             self.close(again)
+
+
+class StartAgainTests(RestartTestCase):
+    """A queue starts again from 0, and retention has taken all that it had: a Java master cleans such queues."""
+
+    def over(self) -> MessageStore:
+        """A store with a queue of old messages, which are all gone from the log."""
+        store = self.open(self.another())
+        writer = Writer(store.commit_log)
+        for _ in range(3):
+            writer.put("Old", 0)
+        writer.put_many(100)
+        store.derived.dispatcher.catch_up()
+        store.commit_log.delete_first_segment()
+        for queue in store.derived.queues.queues.values():
+            queue.correct_min_offset(store.commit_log.min_offset)
+        return store
+
+    def assert_starts_again(self, store: MessageStore) -> None:
+        writer = Writer(store.commit_log)
+        writer.offsets["Old", 0] = 0
+        places = [writer.put("Old", 0).physical_offset for _ in range(5)]
+        found: list[DispatchRequest] = []
+        store.on_restart(found.append)
+        store.derived.dispatcher.catch_up()
+        self.assertEqual(found, [])
+        for opened in (store, None, None):
+            again = opened or self.open(store.root)
+            queue = again.derived.queues.queues["Old", 0]
+            units = [queue.unit(offset) for offset in range(queue.min_offset, queue.max_offset)]
+            self.assertEqual([unit.physical_offset for unit in units if unit is not None], places)
+            self.assertEqual(again.derived.queue_offsets()["Old", 0], 5)
+            self.close(again)
+
+    def test_new_messages_have_their_place(self) -> None:
+        self.assert_starts_again(self.over())
+
+    def test_also_if_the_store_knows_where_the_queue_ended(self) -> None:
+        store = self.over()
+        self.close(store)
+        self.assert_starts_again(self.open(store.root))
 
 
 class TimeTests(RestartTestCase):
