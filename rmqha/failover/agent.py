@@ -7,6 +7,7 @@ set.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -68,7 +69,7 @@ from rmqha.failover.keys import (
     prefix_of,
 )
 from rmqha.failover.lease import LeaseKeeper
-from rmqha.failover.member import Following, INode, Known, NodeFacts, NodeFailed, Promise
+from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, NodeFailed, Promise
 from rmqha.failover.states import FAILOVER_MOVES, FailoverState
 from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.failover.trust import Trust
@@ -176,6 +177,10 @@ class FailoverAgent(Service):
         self._let_first_until: float | None = None
         self._is_to_copy_anew = False
         """An operator wants the log to be copied anew: first the leader must leave this member out of ``sync``."""
+        self._has_no_room = False
+        """Whether the disk had no room for what the last step should write."""
+        self._is_led = False
+        """Whether the store is a master's, or was to become one: it must be opened as a slave's again."""
 
     @property
     def identity(self) -> Identity:
@@ -238,9 +243,9 @@ class FailoverAgent(Service):
 
     async def _loop(self) -> None:
         try:
-            known = (await self._node.read_known()).started(self._node.facts().boot)
-            await self._node.write_known(known)
-            self._known = known
+            started = (await self._node.read_known()).started(self._node.facts().boot)
+            while not await self._begin(started) and self.running:
+                await self._sleep(RETRY_SECONDS)
             while self.running:
                 wait = await self._try_step()
                 if self.running:
@@ -249,17 +254,55 @@ class FailoverAgent(Service):
             self._tell_problem(str(error))
             self._end_leadership(str(error))
 
+    async def _begin(self, known: Known) -> bool:
+        """Note that this process has started. Returns whether there was room for it. Raises NodeFailed."""
+        try:
+            await self._write_known(known)
+        except DiskFull as error:
+            self.reason = self._tell_no_room(error)
+        return self._known == known
+
     async def _try_step(self) -> float:
         """Take a step. Returns the seconds until the next one. Raises NodeFailed."""
         try:
-            await self._step()
+            try:
+                await self._step()
+                self._has_no_room = False
+            except DiskFull as error:
+                await self._do_without_room(error)
         except (CoordinatorError, InvalidKey) as error:
             self._tell_problem(str(error), is_silence=isinstance(error, CoordinatorUnavailable))
             self._next_read = 0.0
             return RETRY_SECONDS
         self._tell_problem(self._doubt())
+        if self._has_no_room:
+            return RETRY_SECONDS
         looks = self.state in (FailoverState.LEADER, FailoverState.CANDIDATE)
         return LOOK_SECONDS if looks else self._config.renew
+
+    async def _do_without_room(self, error: DiskFull) -> None:
+        """Tell the others that this member waits for room. A leader hands over, if it can.
+
+        What was read is not noted, so nothing else is done that it says. Raises CoordinatorError, InvalidKey.
+        """
+        reason, view, self._next_read = self._tell_no_room(error), self.view, 0.0
+        if self.state is FailoverState.LEADER and view is not None:
+            await self._make_room(view, is_full=True)
+        elif self.state is not FailoverState.FENCED and view is not None:
+            self.reason = reason
+            await self._register(view)
+
+    def _tell_no_room(self, error: DiskFull) -> str:
+        """Log it once. Returns why this member does not lead."""
+        if not self._has_no_room:
+            self._has_no_room = True
+            self._log.error(
+                "{what} is not written, so it neither takes the lead nor follows a new leader: {error}",
+                event=Event.WAITS_FOR_ROOM,
+                what="what this node knows of its cluster",
+                error=str(error),
+            )
+        return f"it waits for room on its disk: {error}"
 
     def _doubt(self) -> str | None:
         """What is wrong with the keys, although the coordinator answers. A leader writes them again at once."""
@@ -314,6 +357,7 @@ class FailoverAgent(Service):
             await self._lead(view)
         if self.state is FailoverState.FENCED:
             await self._become_follower(view)
+            return
         if self.state in (FailoverState.JOINING, FailoverState.FOLLOWER, FailoverState.CANDIDATE):
             await self._follow(view)
 
@@ -341,8 +385,11 @@ class FailoverAgent(Service):
         return self.doubts_keys or any(name != self._me.name for name in view.doubters)
 
     async def _learn(self, view: ClusterView) -> None:
-        """Note durably what these keys say, before the node acts on it. Keys that are too old teach nothing."""
-        if self.doubts_keys:
+        """Note durably what these keys say, before the node acts on it. Keys that are too old teach nothing.
+
+        A node that has just lost the lead only gives it back, which needs no room on its disk. Raises DiskFull.
+        """
+        if self.doubts_keys or self.state is FailoverState.FENCED:
             return
         held, known = view.held(CONFIG), self._known
         await self._write_known(
@@ -356,7 +403,7 @@ class FailoverAgent(Service):
         )
 
     async def _write_known(self, known: Known) -> None:
-        """Raises NodeFailed."""
+        """Raises DiskFull, NodeFailed."""
         if known != self._known:
             await self._node.write_known(known)
             self._known = known
@@ -390,13 +437,14 @@ class FailoverAgent(Service):
             me.priority,
             me.no_failover or self._is_to_copy_anew,
             me.version,
-            facts.is_full,
+            facts.is_full or self._has_no_room,
             self._trust.needed,
             self.doubts_keys,
             self._known.history.stamp,
             self._known.number,
             self._known.members,
             self._has_read(),
+            self._has_no_room,
         )
 
     def _has_read(self) -> tuple[str, ...]:
@@ -590,6 +638,7 @@ class FailoverAgent(Service):
             return
         if self._wait_seconds(view, me) > 0 and not is_forced:
             return
+        await self._node.check_room()
         await self._take_lead(view, me, verdict.cause, is_forced)
 
     async def _take_lead(self, view: ClusterView, me: Member, cause: Cause, is_forced: bool) -> None:
@@ -624,7 +673,14 @@ class FailoverAgent(Service):
         except CoordinatorUnavailable:
             won = await self._find_out(leader)
         if won:
-            await self._won(leader, history, sync, sent)
+            before = view.status
+            if before is None or before.epoch != view.epoch:
+                before = Status(view.epoch, 0, me.end)
+            try:
+                await self._won(leader, history, sync, sent)
+            except (DiskFull, NodeFailed) as error:
+                await self._give_back(leader, replace(before, epoch=epoch), error)
+                raise
 
     def _new_history(self, view: ClusterView, me: Member, epoch: int, cause: Cause, is_forced: bool) -> History:
         """The changes of the leader with ours, which goes on from the keys, or from what we know if they are too old.
@@ -649,8 +705,23 @@ class FailoverAgent(Service):
         view = await self._read()
         return view.leader == leader
 
+    async def _give_back(self, leader: Leader, before: Status, error: Exception) -> None:
+        """Let another one lead at once: we have taken the lead, and our disk refuses what has to be written first.
+
+        ``before`` is how far the log of the leader before us was.
+        """
+        self._end_leadership(f"its disk refuses what a new leader writes first: {error}")
+        self._promised_until = max(self._promised_until, self._now() + self._keeper.ttl)
+        status = replace(before, is_released=True, is_full=isinstance(error, DiskFull))
+        key = self._prefix + LEADER
+        with suppress(CoordinatorError):  # the key then ends with its lease, or with the next step
+            await self._coordinator.transact(
+                [Compare(key, CompareTarget.VALUE, encode(leader))],
+                [Delete(key), Put(self._prefix + STATUS, encode(status))],
+            )
+
     async def _won(self, leader: Leader, history: History, sync: SyncSet, sent: float) -> None:
-        """We lead, as soon as the store is a master's. Raises CoordinatorError, InvalidKey, NodeFailed."""
+        """We lead, as soon as the store is a master's. Raises CoordinatorError, InvalidKey, DiskFull, NodeFailed."""
         self._move(FailoverState.PROMOTING)
         self.reason = f"it makes its store a master's, epoch {leader.epoch}"
         cause = history.entries[-1].cause
@@ -669,6 +740,7 @@ class FailoverAgent(Service):
         if view.leader == leader and held is not None and leadership.is_held():
             self._created = held.create_revision
             self._tell_sessions(view)
+            self._is_led = True
             await self._node.lead(leadership, cause)
             members = self._node.members
             if members is not None and leadership.is_held():
@@ -707,7 +779,7 @@ class FailoverAgent(Service):
         self._tell_sessions(view)
         await self._lead_on()
         await self._obey(view)
-        await self._make_room(view)
+        await self._make_room(view, self._node.facts().is_full)
         await self._publish_status(view)
 
     def _is_doubted(self, view: ClusterView) -> bool:
@@ -853,15 +925,16 @@ class FailoverAgent(Service):
         named = Put(self._prefix + REQUEST, encode(replace(order, to=successor)), 0 if held is None else held.lease)
         await self._give_up_lead(reason.value, [named])
 
-    async def _make_room(self, view: ClusterView) -> None:
+    async def _make_room(self, view: ClusterView, is_full: bool) -> None:
         """Hand over if the disk is too full to take messages, and a member has room and the whole log."""
         keeper, members = self._sync, self._node.members
         if keeper is None or members is None or self.state is not FailoverState.LEADER:
             return
-        if not self._node.facts().is_full or view.request is not None or view.config.paused:
+        if not is_full or view.request is not None or view.config.paused or view.sync is None:
             return
         end = self._node.facts().end
-        successors = [name for name in keeper.written.members if name in view.members and members.holds(name, end)]
+        names = keeper.written.members & view.sync.members & frozenset(view.members)
+        successors = [name for name in names if members.holds(name, end)]
         if seconds_of_pause(view, self._wall()) == 0 and any(not view.members[name].is_full for name in successors):
             await self._give_up_lead(Cause.DISK_FULL.value, is_full=True)
 
@@ -1035,13 +1108,14 @@ class FailoverAgent(Service):
         self._wake()
 
     async def _become_follower(self, view: ClusterView) -> None:
-        """After the lead was lost: the store is a slave's again."""
+        """After the lead was lost: the store is a slave's again. Raises CoordinatorError, NodeFailed."""
         held = view.held(LEADER)
         if view.leader is not None and view.leader.session == self._me.session.hex() and held is not None:
             await self._remove_own_key(held.mod_revision)
         self._sync = None
-        await self._node.follow(None, await self._broker_id(view))
-        self._following, self._follows_nobody = None, True
+        if self._is_led:
+            await self._node.follow(None, await self._broker_id(view))
+        self._is_led, self._following, self._follows_nobody = False, None, True
         self._move(FailoverState.FOLLOWER)
         self._wake()
 

@@ -218,6 +218,8 @@ class Member:
 
     A key that has come back with an older copy, and whose node does not run, does not have the sessions of now.
     """
+    has_no_room: bool = False
+    """Its disk had no room for what it should write about the cluster: it does not lead, and its reason says so."""
 
     @property
     def doubts(self) -> bool:

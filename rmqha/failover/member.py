@@ -14,6 +14,10 @@ class NodeFailed(Exception):
     """The node could not do it, and stops: its disk failed, or its store is damaged."""
 
 
+class DiskFull(Exception):
+    """The disk has no room for what the node should write. Nothing was changed, and the node can try again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a node keeps of its cluster (``rmqha/cluster.json``), durably before it acts on it.
@@ -102,7 +106,10 @@ class INode(Protocol):
         """What an earlier process of this store has noted."""
 
     def write_known(self, known: Known) -> Awaitable[None]:
-        """Note it durably."""
+        """Note it durably. Raises DiskFull."""
+
+    def check_room(self) -> Awaitable[None]:
+        """Raises DiskFull if the disk has no room for what a new leader writes first."""
 
     def follow(self, leader: Following | None, broker_id: int) -> Awaitable[None]:
         """Be the leader's slave, or nobody's. The log is rewound if that needs it, and what is cut is kept."""

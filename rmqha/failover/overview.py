@@ -113,7 +113,7 @@ class Overview:
         if name == self.leader:
             return None
         member = self.view.members[name]
-        if member.doubts or (self.leader is None and member.reason):
+        if member.doubts or member.has_no_room or (self.leader is None and member.reason):
             return member.reason
         if self.view.doubters:
             return f"{', '.join(self.view.doubters)} knows more than the coordinator's keys say"

@@ -79,6 +79,12 @@ class OverviewTests(SynchronousTestCase):
         self.assertIn("node-b knows. Start node-c, and the node that led last leads", found.advice)
         self.assertIn("rmqha cluster forget", found.advice)
 
+    def test_a_member_whose_disk_has_no_room_could_not_lead(self) -> None:
+        self.keys.lead(member("node-b", has_no_room=True, reason="it waits for room on its disk"))
+        found = self.overview()
+        self.assertEqual((found.health, found.successors), (Health.ALONE, []))
+        self.assertEqual(found.why_not("node-b"), "it waits for room on its disk")
+
     def test_without_a_leader_the_members_say_what_they_wait_for(self) -> None:
         self.keys.lead(member("node-b"))
         self.keys.delete(LEADER)

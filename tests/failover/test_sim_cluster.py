@@ -342,6 +342,80 @@ def test_a_leader_whose_disk_is_full_hands_over_to_one_that_has_room() -> None:
         assert put(cluster, leader) is PutMessageStatus.PUT_OK
 
 
+LONG_PAUSE = replace(SETTINGS, failover_pause=600.0)
+
+
+def set_config(cluster: Cluster, config: ClusterConfig) -> None:
+    """As an operator does."""
+    cluster.coordinator.transact([], [PutKey(PREFIX + CONFIG, encode(config))])
+
+
+def test_a_member_whose_disk_is_full_takes_no_lead_and_says_so() -> None:
+    with running(slaves=2) as cluster:
+        full = cluster.members[1]
+        full.disk.full = True
+        cluster.kill("master")
+        leader = wait_for_leader(cluster, "slave-2")
+        assert cluster.wait(lambda: in_sync(cluster) == {"slave-2"}, SECONDS), cluster.standing()
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
+        assert cluster.view().members["slave-1"].has_no_room
+        assert "waits for room" in cluster.view().members["slave-1"].reason
+        full.disk.full = False
+        assert cluster.wait(lambda: in_sync(cluster) == {"slave-1", "slave-2"}, SECONDS), cluster.standing()
+        assert not cluster.view().members["slave-1"].has_no_room
+
+
+def test_if_no_other_member_may_lead_it_leads_when_there_is_room() -> None:
+    with running() as cluster:
+        full, epoch = cluster.members[1], cluster.view().epoch
+        full.disk.full = True
+        cluster.kill("master")
+        cluster.wait(lambda: False, SECONDS)
+        assert cluster.leading is None
+        assert cluster.view().epoch == epoch, "it never took the lead"
+        assert "waits for room" in cluster.view().members["slave-1"].reason
+        full.disk.full = False
+        assert put(cluster, wait_for_leader(cluster, "slave-1")) is PutMessageStatus.PUT_OK
+
+
+@pytest.mark.parametrize("when", ["_note_own", "lead"])
+def test_a_disk_that_fills_while_a_member_becomes_the_leader(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """It gives the lead back at once, and another member leads without waiting for ``failover_pause``."""
+    owner: Any = FailoverAgent if when == "_note_own" else ClusterNode
+    before = getattr(owner, when)
+    filled: list[ClusterNode] = []
+
+    async def fill(it: Any, *more: Any) -> Any:
+        if not filled:
+            filled.extend(node for node in cluster.members if it in (node, node.agent))
+            filled[0].disk.full = True
+        return await before(it, *more)
+
+    with running(slaves=2) as cluster:
+        set_config(cluster, LONG_PAUSE)
+        monkeypatch.setattr(owner, when, fill)
+        cluster.kill("master")
+        assert cluster.wait(lambda: bool(filled), SECONDS), cluster.standing()
+        at = cluster.clock.seconds()
+        others = {"slave-1", "slave-2"} - {filled[0].name}
+        assert put(cluster, wait_for_leader(cluster, *others)) is PutMessageStatus.PUT_OK
+        assert cluster.clock.seconds() - at < 5.0, "nobody waits for a lease or a pause"
+        assert last_cause(cluster) == (Cause.DISK_FULL if when == "_note_own" else Cause.RELEASED).value
+        filled[0].disk.full = False
+        cluster.start()
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+def test_a_leader_that_cannot_note_a_change_of_the_sync_set_hands_over() -> None:
+    """Its puts would wait for the dead member until there is room."""
+    with running(slaves=2) as cluster:
+        cluster.members[0].disk.full = True
+        cluster.kill("slave-2")
+        leader = wait_for_leader(cluster, "slave-1")
+        assert last_cause(cluster) == Cause.DISK_FULL.value
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
+
+
 def test_if_all_disks_are_full_the_leader_stays() -> None:
     with running() as cluster:
         for node in reversed(cluster.members):
