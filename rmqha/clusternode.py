@@ -183,6 +183,7 @@ class ClusterNode(Node):
                 self._published(node.broker.broker_addr, settings.tls_server_mode),
                 self._http_address(node.broker.broker_ip1),
                 node.store.has_no_room,
+                node.store.node_state.unproved_from is None,
             )
         assert self._facts is not None, "the agent starts when the store is open"
         if node is None:

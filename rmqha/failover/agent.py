@@ -445,6 +445,7 @@ class FailoverAgent(Service):
             self._known.members,
             self._has_read(),
             self._has_no_room,
+            self._known.log_of,
         )
 
     def _has_read(self) -> tuple[str, ...]:
@@ -518,18 +519,29 @@ class FailoverAgent(Service):
         if master is None or master.session != leader.session:
             self.reason = f"{leader.node} leads, and has not said yet where it is"
             return
+        stamp = view.history.stamp if view.epoch == leader.epoch else ""
         hello = Hello(leader.epoch, self._me.session)
         following = Following(leader.node, leader.session, master.ha, master.remoting, hello)
         self.reason = f"{leader.node} leads"
         if following != self._following:
             broker_id = await self._broker_id(view)
             await self._note(leader.epoch, leader.node)
+            if self._known.log_of != stamp:
+                await self._note_log("")  # what comes from now on is of another log than what is there
             self._move(FailoverState.FOLLOWER)
             self._following, self._let_first_until = following, None
             await self._node.follow(following, broker_id)
             self._follows_nobody = False
+        elif self._known.log_of != stamp and self._is_proved():
+            await self._note_log(stamp)
+            self._wake()  # the others must know it too
         if view.request is not None and self._is_to_copy_anew:
             await self._reinit(view, view.request)
+
+    def _is_proved(self) -> bool:
+        """Whether our log is known to be the beginning of that of the leader that we follow."""
+        facts = self._node.facts()
+        return facts.is_proved and facts.state in CONNECTED
 
     async def _remove_own_key(self, revision: int) -> None:
         """The leader key is ours, but we do not lead: an earlier process of this store does not either."""
@@ -538,13 +550,18 @@ class FailoverAgent(Service):
         self._wake()
 
     async def _note(self, epoch: int, leader: str) -> None:
-        """Note the epoch durably, before the node acts in it. Raises NodeFailed."""
+        """Note the epoch durably, before the node acts in it. Raises DiskFull, NodeFailed."""
         newest, cluster_id = max(epoch, self._known.epoch), self._coordinator.cluster_id
         await self._write_known(replace(self._known, epoch=newest, leader=leader, cluster_id=cluster_id))
 
+    async def _note_log(self, stamp: str) -> None:
+        """Note durably whose log ours is the beginning of. Raises DiskFull, NodeFailed."""
+        await self._write_known(replace(self._known, log_of=stamp))
+
     async def _note_own(self, epoch: int, sync: SyncSet) -> None:
-        """Note durably what we have written as the leader, before we act on it. Raises NodeFailed."""
-        await self._write_known(replace(self._known, history=self._history, number=sync.number))
+        """Note durably what we have written as the leader, before we act on it. Raises DiskFull, NodeFailed."""
+        known = replace(self._known, history=self._history, number=sync.number, log_of=self._history.stamp)
+        await self._write_known(known)
         await self._note(epoch, self._me.name)
 
     # Trying for the lead
@@ -675,7 +692,7 @@ class FailoverAgent(Service):
         if won:
             before = view.status
             if before is None or before.epoch != view.epoch:
-                before = Status(view.epoch, 0, me.end)
+                before = Status(view.epoch, 0, me.end, stamp=me.log_of)
             try:
                 await self._won(leader, history, sync, sent)
             except (DiskFull, NodeFailed) as error:
@@ -892,7 +909,8 @@ class FailoverAgent(Service):
         members = self._node.members
         if members is None or self.leadership is None:
             return
-        status = Status(self.leadership.epoch, members.confirmed_offset, self._node.facts().end)
+        stamp = self._history.stamp
+        status = Status(self.leadership.epoch, members.confirmed_offset, self._node.facts().end, stamp=stamp)
         if status != view.status:
             mine = Compare(self._prefix + LEADER, CompareTarget.CREATE, self._created)
             await self._coordinator.transact([mine], [Put(self._prefix + STATUS, encode(status))])
@@ -1000,7 +1018,8 @@ class FailoverAgent(Service):
         assert leadership is not None, "a leader has one"
         confirmed = 0 if members is None else members.confirmed_offset
         self._end_leadership(reason)  # first: nothing is promised after the coordinator knows it
-        status = Status(leadership.epoch, confirmed, self._node.facts().end, is_released=True, is_full=is_full)
+        end, stamp = self._node.facts().end, self._history.stamp
+        status = Status(leadership.epoch, confirmed, end, is_released=True, is_full=is_full, stamp=stamp)
         mine = Compare(self._prefix + LEADER, CompareTarget.CREATE, self._created)
         await self._coordinator.transact(
             [mine], [Delete(self._prefix + LEADER), Put(self._prefix + STATUS, encode(status)), *writes]

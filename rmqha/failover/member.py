@@ -27,7 +27,8 @@ class Known:
     that this process has stopped, and that all of the log is on the disk.
 
     ``history`` and ``number`` are the newest changes of the leader, and the number of the newest ``sync``, that the
-    node has read or written. ``members`` are the names of all members it has ever heard of, ``config`` is the JSON of
+    node has read or written. ``log_of`` is the stamp of the leadership whose log its own is the beginning of; empty if
+    that is not known. ``members`` are the names of all members it has ever heard of, ``config`` is the JSON of
     the cluster's settings; empty if they are the defaults.
     """
 
@@ -41,6 +42,7 @@ class Known:
     number: int = 0
     members: tuple[str, ...] = ()
     config: str = ""
+    log_of: str = ""
 
     def started(self, boot: str) -> Self:
         """What a process that starts in this boot of the machine notes before it tells anybody of its log.
@@ -56,7 +58,9 @@ class Known:
 class NodeFacts:
     """What the node knows of itself. ``end`` and ``min_offset`` are offsets of its proved log.
 
-    ``boot`` is its machine's boot. With ``is_full`` its disk is too full to take messages.
+    ``boot`` is its machine's boot. With ``is_full`` its disk is too full to take messages. ``log_epoch`` is the highest
+    number that the store has given to an epoch, also to one that began with a cut: it says nothing of what the log
+    holds. With ``is_proved`` no byte of the log is left that must be compared with that of the leader.
     """
 
     store: str
@@ -70,6 +74,7 @@ class NodeFacts:
     remoting: str
     http: str = ""
     is_full: bool = False
+    is_proved: bool = False
 
 
 @dataclass(frozen=True, slots=True)

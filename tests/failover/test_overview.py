@@ -167,6 +167,15 @@ class RiskTests(SynchronousTestCase):
     def test_another_member_loses_what_was_confirmed_beyond_its_end(self) -> None:
         self.assertEqual(self.risk("node-c"), END - 4000)
 
+    def test_of_another_log_than_the_leaders_it_is_not_known(self) -> None:
+        self.keys.put(STATUS, Status(1, END, END, stamp="a.1"))
+        for name, log_of, risk in (("node-c", "a.1", END - 4000), ("node-c", "", None), ("node-c", "b.2", None)):
+            self.keys.put(MEMBERS + name, member(name, 4000, log_of=log_of))
+            self.assertEqual(self.risk(name), risk)
+            found = overview_of(NAME, self.keys.view().snapshot, NOW)
+            assert isinstance(found, Overview)
+            self.assertEqual(found.lag(name), risk)
+
     def test_a_member_with_another_store_is_not_in_sync(self) -> None:
         self.keys.put(MEMBERS + "node-b", replace(member("node-b", 1000), store="new"))
         self.assertEqual(self.risk("node-b"), END - 1000)

@@ -178,6 +178,7 @@ class ClusterNode(SimSlave):
                 self.name,
                 self.name,
                 is_full=self.is_full,
+                is_proved=store.node_state.unproved_from is None,
             )
         assert self._facts is not None, "the store was open when the agent was made"
         return self._facts
