@@ -785,7 +785,7 @@ class FailoverAgent(Service):
             self._end_leadership(f"{view.leader.node} leads, epoch {view.leader.epoch}")
             return  # a key of an older epoch comes from a coordinator that was set back: it is written again
         if not leadership.is_held():
-            self._end_leadership("the lease has ended, and not all members of the sync set have promised to wait")
+            self._end_leadership("the lease has ended, and not all other members have promised to wait")
             return
         is_ours = held is not None and held.create_revision == self._created
         if not is_ours or self.doubts_keys or self._is_doubted(view):
@@ -809,7 +809,7 @@ class FailoverAgent(Service):
         if leadership is None or keeper is None or members is None or view is None:
             return
         if not leadership.is_held():
-            self._end_leadership("the lease has ended, and not all members of the sync set have promised to wait")
+            self._end_leadership("the lease has ended, and not all other members have promised to wait")
             return
         if not keeper.is_settled:
             await self._settle(keeper, view)
@@ -1058,14 +1058,21 @@ class FailoverAgent(Service):
             self.leadership.extend(sent + self._keeper.ttl - self._config.margin)
 
     async def _unanswered(self, sent: float) -> None:
-        """The coordinator does not answer: go on if each member of the sync set promises not to try for the lead."""
+        """The coordinator does not answer: go on if all other members promise not to try for the lead."""
         leadership, view = self.leadership, self.view
         if self.state is not FailoverState.LEADER or leadership is None or view is None or not leadership.is_held():
             return
         asked = self._asked(leadership)
         sent, seconds = self._now(), float(self._keeper.ttl)
         promise = Promise(self._me.name, leadership.epoch, self._me.session.hex(), seconds)
-        if not all(name in view.members for name in asked):
+        away = sorted(asked - frozenset(view.members))
+        if away:
+            self._log.warn(
+                "{member} does not promise to wait: {reason}",
+                event=Event.PROMISE_NOT_GIVEN,
+                member=", ".join(away),
+                reason="it was away when the coordinator answered last",
+            )
             return
         answers = await DeferredList(
             [Deferred.fromCoroutine(self._ask(view.members[name], promise)) for name in sorted(asked)]
@@ -1074,12 +1081,12 @@ class FailoverAgent(Service):
             leadership.extend(sent + seconds - self._config.margin)
 
     def _asked(self, leadership: Leadership) -> frozenset[str]:
-        """Who must promise.
+        """Who must promise: all members that it has ever heard of.
 
-        A leader that is alone in the sync set asks all members that it has ever heard of: the coordinator may have gone
-        back to keys that let one of them lead, and no put waits for any of them.
+        The keys as they are let only the sync set lead. But the coordinator may have gone back to keys that let another
+        member lead, one that has not heard of the newer ones, and no put waits for that one.
         """
-        return leadership.required or frozenset(self._known.members) - {self._me.name}
+        return leadership.required | frozenset(self._known.members) - {self._me.name}
 
     async def _ask(self, member: Member, promise: Promise) -> bool | None:
         return await self._node.ask_promise(member, promise)
@@ -1108,7 +1115,7 @@ class FailoverAgent(Service):
     def _look_at_right(self) -> None:
         self._expiry = None
         if self.leadership is not None and not self.leadership.is_held():
-            self._end_leadership("the lease has ended, and not all members of the sync set have promised to wait")
+            self._end_leadership("the lease has ended, and not all other members have promised to wait")
         else:
             self._expire_later()
 

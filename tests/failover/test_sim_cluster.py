@@ -657,6 +657,45 @@ def test_two_leaders_never_answer_although_one_is_cut_off() -> None:
         assert master is None or not master.is_held()
 
 
+def test_two_leaders_never_answer_although_a_third_member_knows_less() -> None:
+    """Two nodes go on by promises. The older keys let the third one lead, which was away since they were copied."""
+    with running(slaves=2) as cluster:
+        cluster.coordinator.save()
+        third = "slave-2"
+        for other in ("master", "slave-1", COORDINATOR):
+            cluster.block(third, other)
+            cluster.block(other, third)
+        assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
+        master = cluster.members[0]
+        assert put(cluster, master) is PutMessageStatus.PUT_OK
+        cluster.unblock()
+        for name in ("master", "slave-1"):
+            for other in (third, COORDINATOR):
+                cluster.block(name, other)
+                cluster.block(other, name)
+        cluster.coordinator.roll_back(is_same=True)
+        assert cluster.wait(lambda: cluster.members[2].is_master, SECONDS), cluster.standing()
+        assert put(cluster, master) is not PutMessageStatus.PUT_OK
+        assert master.leadership is None or not master.leadership.is_held()
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_without_the_coordinator_a_leader_needs_each_member_but_the_forgotten(
+    is_forgotten: bool,
+) -> None:
+    with running(slaves=2) as cluster:
+        cluster.kill("slave-2")
+        assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
+        if is_forgotten:
+            cluster.coordinator.transact([], [PutKey(PREFIX + FORGOTTEN, encode(Forgotten(("slave-2",))))])
+            cluster.wait(lambda: False, 20.0)
+        cluster.coordinator.stop()
+        cluster.wait(lambda: False, 60.0)
+        assert (cluster.leading is not None) is is_forgotten
+        cluster.coordinator.start()
+        assert put(cluster, wait_for_leader(cluster, "master", "slave-1")) is PutMessageStatus.PUT_OK
+
+
 def test_a_leader_from_older_keys_does_not_end_the_doubt_of_one_that_knows() -> None:
     """The one case that nobody can notice in time: the master's messages are not cut, and both say what is wrong."""
     with running() as cluster:
@@ -685,6 +724,7 @@ def test_a_leader_from_older_keys_does_not_end_the_doubt_of_one_that_knows() -> 
         ),
         (lead_although_another_one_knows_more, test_nobody_leads_while_one_that_is_there_knows_more),
         (go_on_alone_without_the_coordinator, test_two_leaders_never_answer_although_one_is_cut_off),
+        (go_on_alone_without_the_coordinator, test_two_leaders_never_answer_although_a_third_member_knows_less),
     ],
 )
 def test_a_guard_that_is_missing_is_seen(

@@ -438,7 +438,7 @@ def lead_although_another_one_knows_more(patch: pytest.MonkeyPatch) -> None:
 
 
 def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """Found once: a leader for whom no put waits for anybody asked nobody, and led for ever."""
+    """Found once: a leader asked only those that puts wait for, and if there was none, it led for ever."""
     patch.setattr(FailoverAgent, "_asked", lambda agent, leadership: leadership.required)
 
 
