@@ -494,7 +494,7 @@ CLUSTER_PLANTS: dict[Patch, int] = {
     take_the_report_of_any_member: 140,
     add_a_member_before_it_holds_everything: 0,
     note_no_epoch: 0,
-    believe_a_leader_that_lost_its_end: 1193,
+    believe_a_leader_that_lost_its_end: 186,
     compare_with_any_node: 1300,
     forget_promises: 1651,
 }
