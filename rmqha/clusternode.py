@@ -16,7 +16,6 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.internet.defer import TimeoutError as TookTooLong
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -31,7 +30,7 @@ from rmqha.failover.agent import FailoverAgent, Identity, Times
 from rmqha.failover.facts import facts_of
 from rmqha.failover.keys import Member
 from rmqha.failover.knownfile import note_flushed, read_known, write_known
-from rmqha.failover.member import Following, Known, NodeFacts, NodeFailed, Promise
+from rmqha.failover.member import DiskFull, Following, Known, NodeFacts, NodeFailed, Promise
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave.greeting import GreetingEndpoint
@@ -46,13 +45,11 @@ from rmqha.settings import BrokerRole, FlushDiskType, Settings, TlsMode
 from rmqha.store.epochs import forget_promotion, read_epochs
 from rmqha.store.errors import StoreError, is_disk_full, with_advice
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.offline.promote import Reason
-from rmqha.trouble import Trouble
+from rmqha.store.offline.promote import NotPromotable, Reason, check_disk
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LEAVE_SECONDS = 20.0
 """How long a stop waits until the agent has handed the lead over, and the coordinator knows it."""
-ROOM_LOOK_SECONDS = 1.0
 ANY_ADDRESSES = ("", "0.0.0.0", "::")
 
 
@@ -186,6 +183,7 @@ class ClusterNode(Node):
                 self._published(node.broker.broker_addr, settings.tls_server_mode),
                 self._http_address(node.broker.broker_ip1),
                 node.store.has_no_room,
+                node.store.node_state.unproved_from is None,
             )
         assert self._facts is not None, "the agent starts when the store is open"
         if node is None:
@@ -210,34 +208,27 @@ class ClusterNode(Node):
     async def write_known(self, known: Known) -> None:
         await self._on_disk(write_known, self._root, known)
 
+    async def check_room(self) -> None:
+        await self._on_disk(_check_room, self._root)
+
     @property
     def _root(self) -> Path:
         return self._plan.settings.store_path_root_dir
 
     async def _on_disk(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a function of the disk in a thread. While the disk is full, it is tried again, until the node stops.
-
-        Raises NodeFailed, and the node stops.
-        """
-        no_room = Trouble()
-        while True:
-            try:
-                return await self._run_in_thread(partial(function, *arguments))
-            except StoreError as error:
-                self.stop_with(ExitCode.CORRUPT, str(error))
-                raise NodeFailed(str(error)) from error
-            except OSError as error:
-                if not is_disk_full(error) or self._is_leaving:
-                    self._disk_failed(Failure(error))
-                    raise NodeFailed(f"the disk failed: {error}") from error
-                if no_room.begins():
-                    self._log.error(
-                        "{what} is not written: {error}",
-                        event=Event.WAITS_FOR_ROOM,
-                        what="what this node knows of its cluster",
-                        error=str(error),
-                    )
-            await deferLater(self._reactor, ROOM_LOOK_SECONDS)
+        """Run a function of the disk in a thread. Raises DiskFull; NodeFailed, and the node stops."""
+        try:
+            return await self._run_in_thread(partial(function, *arguments))
+        except NotPromotable as error:
+            raise DiskFull(str(error)) from error
+        except StoreError as error:
+            self.stop_with(ExitCode.CORRUPT, str(error))
+            raise NodeFailed(str(error)) from error
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(str(error)) from error
+            self._disk_failed(Failure(error))
+            raise NodeFailed(f"the disk failed: {error}") from error
 
     async def follow(self, leader: Following | None, broker_id: int) -> None:
         await self._settled()
@@ -401,6 +392,12 @@ class ClusterNode(Node):
 
     async def _note_flushed(self) -> None:
         await self._run_in_thread(partial(note_flushed, self._root, self._boot))
+
+
+def _check_room(store: Path) -> None:
+    """Raises NotPromotable if the disk has too little room, OSError if it takes no more files, as with a quota."""
+    check_disk(store)
+    write_known(store, read_known(store))
 
 
 def _pass_on(result: Any, waiting: Deferred[None]) -> Any:

@@ -1,34 +1,44 @@
-"""A member of a failover cluster whose disk is full waits for room, and stops at once when it is told to."""
+"""What a member of a failover cluster does if its disk is full: it says so, and its agent decides what comes of it."""
 
 import errno
-from collections import Counter
-from collections.abc import Callable
+import shutil
+from collections import Counter, namedtuple
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import patch
+from unittest import mock
 
 from twisted.internet.defer import Deferred, execute
-from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.clusternode import ROOM_LOOK_SECONDS, ClusterNode
+from rmqha import clusternode
+from rmqha.clusternode import ClusterNode
 from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
-from rmqha.failover.member import NodeFailed
+from rmqha.failover.knownfile import read_known
+from rmqha.failover.member import DiskFull, Known, NodeFailed
 from rmqha.settings import BrokerRole
-from rmqha.store.offline.promote import Reason
+from rmqha.store.offline.promote import MIN_FREE_BYTES, Reason
 from rmqha.store.popinflight import PopInFlight
+from tests.fixtures import new_folder
+
+Usage = namedtuple("Usage", "total used free")
 
 
-class WaitingNode(ClusterNode):
+class DiskNode(ClusterNode):
     """Uses its disk, and does nothing else."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._reactor = clock
-        self._is_leaving = False
+    def __init__(self, store: Path) -> None:
+        self.store = store
         self.running = True
         self.ended: list[ExitCode] = []
+
+    @property
+    def _root(self) -> Path:
+        return self.store
 
     def _run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         return execute(function)
@@ -36,44 +46,64 @@ class WaitingNode(ClusterNode):
     def stop_with(self, code: ExitCode, reason: str) -> None:
         self.ended.append(code)
 
-    def use_disk(self, function: Callable[[], Any]) -> Deferred[Any]:
-        return Deferred.fromCoroutine(self._on_disk(function))
-
-    def told_to_stop(self) -> None:
-        self._is_leaving = True
-
 
 class FullDiskTests(SynchronousTestCase):
     def setUp(self) -> None:
-        self.clock = Clock()
-        self.node = WaitingNode(self.clock)
-        self.is_full = True
-        self.tries = 0
+        self.store = new_folder(self)
+        (self.store / "rmqha").mkdir()
+        self.node = DiskNode(self.store)
+        self.known = Known(7, "a", 123)
+        self.use(self.node.write_known(self.known))
 
-    def write(self) -> str:
-        self.tries += 1
-        if self.is_full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return "written"
+    def use(self, asked: Awaitable[Any]) -> Any:
+        async def wait() -> Any:
+            return await asked
 
-    def test_it_tries_once_a_second_until_there_is_room(self) -> None:
-        with capturedLogs() as events:
-            written = self.node.use_disk(self.write)
-            self.clock.pump([ROOM_LOOK_SECONDS / 4] * 40)
-        told = [event["what"] for event in events if event.get("event") is Event.WAITS_FOR_ROOM]
-        self.assertEqual((self.tries, told), (11, ["what this node knows of its cluster"]))
-        self.assertNoResult(written)
-        self.is_full = False
-        self.clock.advance(ROOM_LOOK_SECONDS)
-        self.assertEqual(self.successResultOf(written), "written")
-        self.assertEqual(self.node.ended, [])
+        return self.successResultOf(Deferred.fromCoroutine(wait()))
 
+    def fails(self, asked: Awaitable[Any], kind: type[Exception]) -> str:
+        async def wait() -> Any:
+            return await asked
+
+        return str(self.failureResultOf(Deferred.fromCoroutine(wait()), kind).value)
+
+    def refuse(self, code: int) -> None:
+        """The disk refuses each file."""
+
+        def write(*_: Any) -> None:
+            raise OSError(code, "refused")
+
+        self.patch(clusternode, "write_known", write)
+
+    def test_what_is_not_written_is_told_at_once_and_the_node_runs_on(self) -> None:
+        for code in (errno.ENOSPC, errno.EDQUOT):
+            self.refuse(code)
+            self.assertIn("refused", self.fails(self.node.write_known(replace(self.known, epoch=8)), DiskFull))
+            self.assertIn("refused", self.fails(self.node.check_room(), DiskFull), "as with a quota")
+        self.assertEqual((self.node.ended, read_known(self.store)), ([], self.known))
+
+    def test_a_disk_that_fails_ends_the_node(self) -> None:
+        self.refuse(errno.EIO)
+        self.fails(self.node.write_known(replace(self.known, epoch=8)), NodeFailed)
+        self.assertEqual(self.node.ended, [ExitCode.IO_ERROR])
+
+    def test_there_is_room_only_for_a_whole_promotion(self) -> None:
+        for free in (0, MIN_FREE_BYTES - 1):
+            with mock.patch.object(shutil, "disk_usage", return_value=Usage(1 << 40, 1 << 40, free)):
+                self.assertIn(f"{free} bytes free", self.fails(self.node.check_room(), DiskFull))
+        with mock.patch.object(shutil, "disk_usage", return_value=Usage(1 << 40, 1 << 40, MIN_FREE_BYTES)):
+            self.use(self.node.check_room())
+        self.assertEqual((self.node.ended, read_known(self.store)), ([], self.known))
+
+
+class PoppedTests(SynchronousTestCase):
     def test_a_new_leader_says_which_messages_pop_consumers_hold(self) -> None:
         popped = PopInFlight(Counter({("GA", "TA"): 20}))
         promotion = SimpleNamespace(popped=popped, epoch=3, end=100)
         plan = SimpleNamespace(settings=SimpleNamespace(broker_role=BrokerRole.SYNC_MASTER))
-        node = SimpleNamespace(services=SimpleNamespace(disownServiceParent=lambda: None), store=None)
-        self.node._open_node = cast(Any, node)
+        opened = SimpleNamespace(services=SimpleNamespace(disownServiceParent=lambda: None), store=None)
+        node = DiskNode(new_folder(self))
+        node._open_node = cast(Any, opened)
 
         async def reopened(*_: object) -> tuple[None, Any]:
             return None, promotion
@@ -81,25 +111,16 @@ class FullDiskTests(SynchronousTestCase):
         async def run(_: object) -> None:
             pass
 
-        self.node._machine = cast(Any, None)
+        node._machine = cast(Any, None)
         with (
-            patch("rmqha.node.reopen_as_master", reopened),
-            patch.object(self.node, "_run", run),
+            mock.patch("rmqha.node.reopen_as_master", reopened),
+            mock.patch.object(node, "_run", run),
             capturedLogs() as events,
         ):
             leading = Deferred.fromCoroutine(
-                self.node._reopen_as_master(cast(Any, plan), cast(Any, None), Reason("failover", 3))
+                node._reopen_as_master(cast(Any, plan), cast(Any, None), Reason("failover", 3))
             )
             self.successResultOf(leading)
         told = [event for event in events if event.get("event") is Event.POPPED_ABANDONED]
         self.assertEqual([event["count"] for event in told], [20])
-        self.assertIn("20 of TA by GA", self.node.open_node.promotion_warning)
-
-    def test_a_stop_does_not_wait_for_room(self) -> None:
-        """The agent stops when this ends: a leader cannot give the lead back before."""
-        written = self.node.use_disk(self.write)
-        self.node.told_to_stop()
-        self.clock.advance(ROOM_LOOK_SECONDS)
-        self.failureResultOf(written, NodeFailed)
-        self.assertEqual(self.node.ended, [ExitCode.IO_ERROR])
-        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertIn("20 of TA by GA", node.open_node.promotion_warning)

@@ -61,8 +61,8 @@ HISTORY_COLUMNS = (
 )
 FORCE_IS_LEFT = ". If no member that has all messages comes back: rmqha cluster failover --to NAME --force"
 PAUSED = (
-    "no node takes over by itself now: rmqha cluster resume. If the coordinator and a node of the sync set are both "
-    "away, the leader stops taking messages, and no node serves"
+    "no node takes over by itself now: rmqha cluster resume. If the coordinator and another member are both away, "
+    "the leader stops taking messages, and no node serves"
 )
 SPARE_SECONDS = 45.0
 """How long to wait for an answer, in addition to the lease of a leader that may be dead."""
@@ -186,7 +186,8 @@ def _lines(found: Overview, coordinator: str) -> Iterator[tuple[str, object]]:
     if found.view.request is not None:
         yield "order", _order_in_words(found.view.request)
     for name in facts["away"]:
-        yield "away", f"{name}: start it. If it is gone for good: rmqha cluster forget {name}"
+        need = "While it is away, the leader needs the coordinator"
+        yield "away", f"{name}: start it. {need}. If it is gone for good: rmqha cluster forget {name}"
     for name in facts["unreadable"]:
         yield "warning", f"the key of member {name} cannot be read"
 
@@ -526,8 +527,7 @@ def _progress(line: str) -> None:
 def pause(way: Way, as_json: bool) -> None:
     """Let no node take over by itself, for maintenance. Orders of operators are still done.
 
-    Do not stop the coordinator meanwhile: if it and a node of the sync set are both away, the leader stops taking
-    messages.
+    Do not stop the coordinator meanwhile: if it and another member are both away, the leader stops taking messages.
     """
     _tell_config(_change(way, ["paused=true"]), as_json, PAUSED)
 

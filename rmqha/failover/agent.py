@@ -7,6 +7,7 @@ set.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -68,7 +69,7 @@ from rmqha.failover.keys import (
     prefix_of,
 )
 from rmqha.failover.lease import LeaseKeeper
-from rmqha.failover.member import Following, INode, Known, NodeFacts, NodeFailed, Promise
+from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, NodeFailed, Promise
 from rmqha.failover.states import FAILOVER_MOVES, FailoverState
 from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.failover.trust import Trust
@@ -176,6 +177,10 @@ class FailoverAgent(Service):
         self._let_first_until: float | None = None
         self._is_to_copy_anew = False
         """An operator wants the log to be copied anew: first the leader must leave this member out of ``sync``."""
+        self._has_no_room = False
+        """Whether the disk had no room for what the last step should write."""
+        self._is_led = False
+        """Whether the store is a master's, or was to become one: it must be opened as a slave's again."""
 
     @property
     def identity(self) -> Identity:
@@ -238,9 +243,9 @@ class FailoverAgent(Service):
 
     async def _loop(self) -> None:
         try:
-            known = (await self._node.read_known()).started(self._node.facts().boot)
-            await self._node.write_known(known)
-            self._known = known
+            started = (await self._node.read_known()).started(self._node.facts().boot)
+            while not await self._begin(started) and self.running:
+                await self._sleep(RETRY_SECONDS)
             while self.running:
                 wait = await self._try_step()
                 if self.running:
@@ -249,17 +254,55 @@ class FailoverAgent(Service):
             self._tell_problem(str(error))
             self._end_leadership(str(error))
 
+    async def _begin(self, known: Known) -> bool:
+        """Note that this process has started. Returns whether there was room for it. Raises NodeFailed."""
+        try:
+            await self._write_known(known)
+        except DiskFull as error:
+            self.reason = self._tell_no_room(error)
+        return self._known == known
+
     async def _try_step(self) -> float:
         """Take a step. Returns the seconds until the next one. Raises NodeFailed."""
         try:
-            await self._step()
+            try:
+                await self._step()
+                self._has_no_room = False
+            except DiskFull as error:
+                await self._do_without_room(error)
         except (CoordinatorError, InvalidKey) as error:
             self._tell_problem(str(error), is_silence=isinstance(error, CoordinatorUnavailable))
             self._next_read = 0.0
             return RETRY_SECONDS
         self._tell_problem(self._doubt())
+        if self._has_no_room:
+            return RETRY_SECONDS
         looks = self.state in (FailoverState.LEADER, FailoverState.CANDIDATE)
         return LOOK_SECONDS if looks else self._config.renew
+
+    async def _do_without_room(self, error: DiskFull) -> None:
+        """Tell the others that this member waits for room. A leader hands over, if it can.
+
+        What was read is not noted, so nothing else is done that it says. Raises CoordinatorError, InvalidKey.
+        """
+        reason, view, self._next_read = self._tell_no_room(error), self.view, 0.0
+        if self.state is FailoverState.LEADER and view is not None:
+            await self._make_room(view, is_full=True)
+        elif self.state is not FailoverState.FENCED and view is not None:
+            self.reason = reason
+            await self._register(view)
+
+    def _tell_no_room(self, error: DiskFull) -> str:
+        """Log it once. Returns why this member does not lead."""
+        if not self._has_no_room:
+            self._has_no_room = True
+            self._log.error(
+                "{what} is not written, so it neither takes the lead nor follows a new leader: {error}",
+                event=Event.WAITS_FOR_ROOM,
+                what="what this node knows of its cluster",
+                error=str(error),
+            )
+        return f"it waits for room on its disk: {error}"
 
     def _doubt(self) -> str | None:
         """What is wrong with the keys, although the coordinator answers. A leader writes them again at once."""
@@ -314,6 +357,7 @@ class FailoverAgent(Service):
             await self._lead(view)
         if self.state is FailoverState.FENCED:
             await self._become_follower(view)
+            return
         if self.state in (FailoverState.JOINING, FailoverState.FOLLOWER, FailoverState.CANDIDATE):
             await self._follow(view)
 
@@ -341,8 +385,11 @@ class FailoverAgent(Service):
         return self.doubts_keys or any(name != self._me.name for name in view.doubters)
 
     async def _learn(self, view: ClusterView) -> None:
-        """Note durably what these keys say, before the node acts on it. Keys that are too old teach nothing."""
-        if self.doubts_keys:
+        """Note durably what these keys say, before the node acts on it. Keys that are too old teach nothing.
+
+        A node that has just lost the lead only gives it back, which needs no room on its disk. Raises DiskFull.
+        """
+        if self.doubts_keys or self.state is FailoverState.FENCED:
             return
         held, known = view.held(CONFIG), self._known
         await self._write_known(
@@ -356,7 +403,7 @@ class FailoverAgent(Service):
         )
 
     async def _write_known(self, known: Known) -> None:
-        """Raises NodeFailed."""
+        """Raises DiskFull, NodeFailed."""
         if known != self._known:
             await self._node.write_known(known)
             self._known = known
@@ -390,13 +437,15 @@ class FailoverAgent(Service):
             me.priority,
             me.no_failover or self._is_to_copy_anew,
             me.version,
-            facts.is_full,
+            facts.is_full or self._has_no_room,
             self._trust.needed,
             self.doubts_keys,
             self._known.history.stamp,
             self._known.number,
             self._known.members,
             self._has_read(),
+            self._has_no_room,
+            self._known.log_of,
         )
 
     def _has_read(self) -> tuple[str, ...]:
@@ -470,18 +519,29 @@ class FailoverAgent(Service):
         if master is None or master.session != leader.session:
             self.reason = f"{leader.node} leads, and has not said yet where it is"
             return
+        stamp = view.history.stamp if view.epoch == leader.epoch else ""
         hello = Hello(leader.epoch, self._me.session)
         following = Following(leader.node, leader.session, master.ha, master.remoting, hello)
         self.reason = f"{leader.node} leads"
         if following != self._following:
             broker_id = await self._broker_id(view)
             await self._note(leader.epoch, leader.node)
+            if self._known.log_of != stamp:
+                await self._note_log("")  # what comes from now on is of another log than what is there
             self._move(FailoverState.FOLLOWER)
             self._following, self._let_first_until = following, None
             await self._node.follow(following, broker_id)
             self._follows_nobody = False
+        elif self._known.log_of != stamp and self._is_proved():
+            await self._note_log(stamp)
+            self._wake()  # the others must know it too
         if view.request is not None and self._is_to_copy_anew:
             await self._reinit(view, view.request)
+
+    def _is_proved(self) -> bool:
+        """Whether our log is known to be the beginning of that of the leader that we follow."""
+        facts = self._node.facts()
+        return facts.is_proved and facts.state in CONNECTED
 
     async def _remove_own_key(self, revision: int) -> None:
         """The leader key is ours, but we do not lead: an earlier process of this store does not either."""
@@ -490,13 +550,18 @@ class FailoverAgent(Service):
         self._wake()
 
     async def _note(self, epoch: int, leader: str) -> None:
-        """Note the epoch durably, before the node acts in it. Raises NodeFailed."""
+        """Note the epoch durably, before the node acts in it. Raises DiskFull, NodeFailed."""
         newest, cluster_id = max(epoch, self._known.epoch), self._coordinator.cluster_id
         await self._write_known(replace(self._known, epoch=newest, leader=leader, cluster_id=cluster_id))
 
+    async def _note_log(self, stamp: str) -> None:
+        """Note durably whose log ours is the beginning of. Raises DiskFull, NodeFailed."""
+        await self._write_known(replace(self._known, log_of=stamp))
+
     async def _note_own(self, epoch: int, sync: SyncSet) -> None:
-        """Note durably what we have written as the leader, before we act on it. Raises NodeFailed."""
-        await self._write_known(replace(self._known, history=self._history, number=sync.number))
+        """Note durably what we have written as the leader, before we act on it. Raises DiskFull, NodeFailed."""
+        known = replace(self._known, history=self._history, number=sync.number, log_of=self._history.stamp)
+        await self._write_known(known)
         await self._note(epoch, self._me.name)
 
     # Trying for the lead
@@ -590,6 +655,7 @@ class FailoverAgent(Service):
             return
         if self._wait_seconds(view, me) > 0 and not is_forced:
             return
+        await self._node.check_room()
         await self._take_lead(view, me, verdict.cause, is_forced)
 
     async def _take_lead(self, view: ClusterView, me: Member, cause: Cause, is_forced: bool) -> None:
@@ -624,7 +690,14 @@ class FailoverAgent(Service):
         except CoordinatorUnavailable:
             won = await self._find_out(leader)
         if won:
-            await self._won(leader, history, sync, sent)
+            before = view.status
+            if before is None or before.epoch != view.epoch:
+                before = Status(view.epoch, 0, me.end, stamp=me.log_of)
+            try:
+                await self._won(leader, history, sync, sent)
+            except (DiskFull, NodeFailed) as error:
+                await self._give_back(leader, replace(before, epoch=epoch), error)
+                raise
 
     def _new_history(self, view: ClusterView, me: Member, epoch: int, cause: Cause, is_forced: bool) -> History:
         """The changes of the leader with ours, which goes on from the keys, or from what we know if they are too old.
@@ -649,8 +722,23 @@ class FailoverAgent(Service):
         view = await self._read()
         return view.leader == leader
 
+    async def _give_back(self, leader: Leader, before: Status, error: Exception) -> None:
+        """Let another one lead at once: we have taken the lead, and our disk refuses what has to be written first.
+
+        ``before`` is how far the log of the leader before us was.
+        """
+        self._end_leadership(f"its disk refuses what a new leader writes first: {error}")
+        self._promised_until = max(self._promised_until, self._now() + self._keeper.ttl)
+        status = replace(before, is_released=True, is_full=isinstance(error, DiskFull))
+        key = self._prefix + LEADER
+        with suppress(CoordinatorError):  # the key then ends with its lease, or with the next step
+            await self._coordinator.transact(
+                [Compare(key, CompareTarget.VALUE, encode(leader))],
+                [Delete(key), Put(self._prefix + STATUS, encode(status))],
+            )
+
     async def _won(self, leader: Leader, history: History, sync: SyncSet, sent: float) -> None:
-        """We lead, as soon as the store is a master's. Raises CoordinatorError, InvalidKey, NodeFailed."""
+        """We lead, as soon as the store is a master's. Raises CoordinatorError, InvalidKey, DiskFull, NodeFailed."""
         self._move(FailoverState.PROMOTING)
         self.reason = f"it makes its store a master's, epoch {leader.epoch}"
         cause = history.entries[-1].cause
@@ -669,6 +757,7 @@ class FailoverAgent(Service):
         if view.leader == leader and held is not None and leadership.is_held():
             self._created = held.create_revision
             self._tell_sessions(view)
+            self._is_led = True
             await self._node.lead(leadership, cause)
             members = self._node.members
             if members is not None and leadership.is_held():
@@ -696,7 +785,7 @@ class FailoverAgent(Service):
             self._end_leadership(f"{view.leader.node} leads, epoch {view.leader.epoch}")
             return  # a key of an older epoch comes from a coordinator that was set back: it is written again
         if not leadership.is_held():
-            self._end_leadership("the lease has ended, and not all members of the sync set have promised to wait")
+            self._end_leadership("the lease has ended, and not all other members have promised to wait")
             return
         is_ours = held is not None and held.create_revision == self._created
         if not is_ours or self.doubts_keys or self._is_doubted(view):
@@ -707,7 +796,7 @@ class FailoverAgent(Service):
         self._tell_sessions(view)
         await self._lead_on()
         await self._obey(view)
-        await self._make_room(view)
+        await self._make_room(view, self._node.facts().is_full)
         await self._publish_status(view)
 
     def _is_doubted(self, view: ClusterView) -> bool:
@@ -720,7 +809,7 @@ class FailoverAgent(Service):
         if leadership is None or keeper is None or members is None or view is None:
             return
         if not leadership.is_held():
-            self._end_leadership("the lease has ended, and not all members of the sync set have promised to wait")
+            self._end_leadership("the lease has ended, and not all other members have promised to wait")
             return
         if not keeper.is_settled:
             await self._settle(keeper, view)
@@ -820,7 +909,8 @@ class FailoverAgent(Service):
         members = self._node.members
         if members is None or self.leadership is None:
             return
-        status = Status(self.leadership.epoch, members.confirmed_offset, self._node.facts().end)
+        stamp = self._history.stamp
+        status = Status(self.leadership.epoch, members.confirmed_offset, self._node.facts().end, stamp=stamp)
         if status != view.status:
             mine = Compare(self._prefix + LEADER, CompareTarget.CREATE, self._created)
             await self._coordinator.transact([mine], [Put(self._prefix + STATUS, encode(status))])
@@ -853,15 +943,16 @@ class FailoverAgent(Service):
         named = Put(self._prefix + REQUEST, encode(replace(order, to=successor)), 0 if held is None else held.lease)
         await self._give_up_lead(reason.value, [named])
 
-    async def _make_room(self, view: ClusterView) -> None:
+    async def _make_room(self, view: ClusterView, is_full: bool) -> None:
         """Hand over if the disk is too full to take messages, and a member has room and the whole log."""
         keeper, members = self._sync, self._node.members
         if keeper is None or members is None or self.state is not FailoverState.LEADER:
             return
-        if not self._node.facts().is_full or view.request is not None or view.config.paused:
+        if not is_full or view.request is not None or view.config.paused or view.sync is None:
             return
         end = self._node.facts().end
-        successors = [name for name in keeper.written.members if name in view.members and members.holds(name, end)]
+        names = keeper.written.members & view.sync.members & frozenset(view.members)
+        successors = [name for name in names if members.holds(name, end)]
         if seconds_of_pause(view, self._wall()) == 0 and any(not view.members[name].is_full for name in successors):
             await self._give_up_lead(Cause.DISK_FULL.value, is_full=True)
 
@@ -927,7 +1018,8 @@ class FailoverAgent(Service):
         assert leadership is not None, "a leader has one"
         confirmed = 0 if members is None else members.confirmed_offset
         self._end_leadership(reason)  # first: nothing is promised after the coordinator knows it
-        status = Status(leadership.epoch, confirmed, self._node.facts().end, is_released=True, is_full=is_full)
+        end, stamp = self._node.facts().end, self._history.stamp
+        status = Status(leadership.epoch, confirmed, end, is_released=True, is_full=is_full, stamp=stamp)
         mine = Compare(self._prefix + LEADER, CompareTarget.CREATE, self._created)
         await self._coordinator.transact(
             [mine], [Delete(self._prefix + LEADER), Put(self._prefix + STATUS, encode(status)), *writes]
@@ -966,14 +1058,21 @@ class FailoverAgent(Service):
             self.leadership.extend(sent + self._keeper.ttl - self._config.margin)
 
     async def _unanswered(self, sent: float) -> None:
-        """The coordinator does not answer: go on if each member of the sync set promises not to try for the lead."""
+        """The coordinator does not answer: go on if all other members promise not to try for the lead."""
         leadership, view = self.leadership, self.view
         if self.state is not FailoverState.LEADER or leadership is None or view is None or not leadership.is_held():
             return
         asked = self._asked(leadership)
         sent, seconds = self._now(), float(self._keeper.ttl)
         promise = Promise(self._me.name, leadership.epoch, self._me.session.hex(), seconds)
-        if not all(name in view.members for name in asked):
+        away = sorted(asked - frozenset(view.members))
+        if away:
+            self._log.warn(
+                "{member} does not promise to wait: {reason}",
+                event=Event.PROMISE_NOT_GIVEN,
+                member=", ".join(away),
+                reason="it was away when the coordinator answered last",
+            )
             return
         answers = await DeferredList(
             [Deferred.fromCoroutine(self._ask(view.members[name], promise)) for name in sorted(asked)]
@@ -982,12 +1081,12 @@ class FailoverAgent(Service):
             leadership.extend(sent + seconds - self._config.margin)
 
     def _asked(self, leadership: Leadership) -> frozenset[str]:
-        """Who must promise.
+        """Who must promise: all members that it has ever heard of.
 
-        A leader that is alone in the sync set asks all members that it has ever heard of: the coordinator may have gone
-        back to keys that let one of them lead, and no put waits for any of them.
+        The keys as they are let only the sync set lead. But the coordinator may have gone back to keys that let another
+        member lead, one that has not heard of the newer ones, and no put waits for that one.
         """
-        return leadership.required or frozenset(self._known.members) - {self._me.name}
+        return leadership.required | frozenset(self._known.members) - {self._me.name}
 
     async def _ask(self, member: Member, promise: Promise) -> bool | None:
         return await self._node.ask_promise(member, promise)
@@ -1016,7 +1115,7 @@ class FailoverAgent(Service):
     def _look_at_right(self) -> None:
         self._expiry = None
         if self.leadership is not None and not self.leadership.is_held():
-            self._end_leadership("the lease has ended, and not all members of the sync set have promised to wait")
+            self._end_leadership("the lease has ended, and not all other members have promised to wait")
         else:
             self._expire_later()
 
@@ -1035,13 +1134,14 @@ class FailoverAgent(Service):
         self._wake()
 
     async def _become_follower(self, view: ClusterView) -> None:
-        """After the lead was lost: the store is a slave's again."""
+        """After the lead was lost: the store is a slave's again. Raises CoordinatorError, NodeFailed."""
         held = view.held(LEADER)
         if view.leader is not None and view.leader.session == self._me.session.hex() and held is not None:
             await self._remove_own_key(held.mod_revision)
         self._sync = None
-        await self._node.follow(None, await self._broker_id(view))
-        self._following, self._follows_nobody = None, True
+        if self._is_led:
+            await self._node.follow(None, await self._broker_id(view))
+        self._is_led, self._following, self._follows_nobody = False, None, True
         self._move(FailoverState.FOLLOWER)
         self._wake()
 

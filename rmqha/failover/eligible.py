@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from rmqha.failover.keys import AUTOMATIC, Cause, Member, Mode, Order
+from rmqha.failover.keys import AUTOMATIC, Cause, Member, Mode, Order, Status
 from rmqha.failover.member import Known
 from rmqha.failover.view import ClusterView
 
@@ -145,11 +145,22 @@ def _may_have_lost(view: ClusterView, holder: Member) -> bool:
     return not holder.is_intact(view.sync.holders[holder.name]) or holder.end < confirmed
 
 
+def bytes_behind(status: Status, member: Member, end: int) -> int | None:
+    """How many bytes before ``end``, an offset of the log that ``status`` tells of, a member lacks.
+
+    None if its log may be another one: of another leader, it may be as long, and end with other messages.
+    """
+    is_one_log = not status.stamp or member.log_of == status.stamp
+    return max(0, end - member.end) if is_one_log else None
+
+
 def _lags(view: ClusterView, me: Member) -> str | None:
     """The same for a member whose copy no put waited for, in mode async: a small lag is accepted."""
     if view.status is None or view.status.epoch != view.epoch:
         return "it is not known how far the leader's log was"
-    lag = view.status.end - me.end
+    lag = bytes_behind(view.status, me, view.status.end)
+    if lag is None:
+        return "it is not known whether its log is the leader's: it had not compared all of it"
     return None if lag <= view.config.maximum_lag else f"its log is {lag} bytes behind, more than maximum_lag"
 
 
@@ -158,14 +169,17 @@ def _lacks_what_holders_have(view: ClusterView, me: Member) -> str | None:
     assert view.sync is not None, "only then is it called"
     for name in view.sync.holders:
         other = view.members.get(name)
-        if other is None or not other.is_candidate or not _may_have_lost(view, other) or _reach(other) >= _reach(me):
+        if other is None or not other.is_candidate or not _may_have_lost(view, other) or not _has_more(me, other):
             return "it is not in the sync set: it may lack messages that were answered with SEND_OK"
     return None
 
 
-def _reach(member: Member) -> tuple[int, int]:
-    """Of two logs of a cluster the one with the newer last epoch has more, and then the longer one."""
-    return member.log_epoch, member.end
+def _has_more(one: Member, other: Member) -> bool:
+    """Whether both logs are beginnings of the same leader's log, and the first is longer. Of others nobody can tell.
+
+    How often a store began an epoch says nothing: a follower begins one with each cut.
+    """
+    return bool(one.log_of) and one.log_of == other.log_of and one.end > other.end
 
 
 def _lacks_the_others(view: ClusterView, me: Member) -> str | None:
@@ -220,5 +234,5 @@ def _outsiders_with_more(view: ClusterView, me: Member) -> list[str]:
     return [
         name
         for name, other in view.members.items()
-        if name not in view.sync.holders and not other.no_failover and _reach(other) > _reach(me)
+        if name not in view.sync.holders and not other.no_failover and _has_more(other, me)
     ]

@@ -172,6 +172,8 @@ class Status:
     """The leader has given up the lead: another one may lead at once."""
     is_full: bool = False
     """It has done so because its disk is full."""
+    stamp: str = ""
+    """Of the leadership whose log this tells of. Leaders of an older version write none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +181,9 @@ class Member:
     """A node that runs. The key ends with its lease.
 
     ``ha`` and ``remoting`` are its addresses. ``end`` is the end of its proved log, and stays as it is while the member
-    is a candidate. ``known_epoch`` is the newest epoch that it has acted in, ``log_epoch`` that of its own log.
-    Since ``boot``, a boot of its machine, the log has lost nothing. ``synced`` says that a loss of power takes nothing
-    that it reports.
+    is a candidate. ``known_epoch`` is the newest epoch that it has acted in. ``log_epoch`` is the highest number that
+    its store has given to an epoch: ``log_of`` says what the log holds. Since ``boot``, a boot of its machine, the log
+    has lost nothing. ``synced`` says that a loss of power takes nothing that it reports.
     """
 
     name: str
@@ -218,6 +220,10 @@ class Member:
 
     A key that has come back with an older copy, and whose node does not run, does not have the sessions of now.
     """
+    has_no_room: bool = False
+    """Its disk had no room for what it should write about the cluster: it does not lead, and its reason says so."""
+    log_of: str = ""
+    """The stamp of the leadership whose log, up to ``end``, its own is; empty if that is not known."""
 
     @property
     def doubts(self) -> bool:

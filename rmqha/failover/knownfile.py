@@ -34,6 +34,7 @@ def read_known(store: Path, disk: Disk = DISK) -> Known:
             int(content.get("number", 0)),
             tuple(map(str, content.get("members", ()))),
             str(content.get("config", "")),
+            str(content.get("log_of", "")),
         )
     except FileNotFoundError:
         return Known()

@@ -14,6 +14,10 @@ class NodeFailed(Exception):
     """The node could not do it, and stops: its disk failed, or its store is damaged."""
 
 
+class DiskFull(Exception):
+    """The disk has no room for what the node should write. Nothing was changed, and the node can try again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a node keeps of its cluster (``rmqha/cluster.json``), durably before it acts on it.
@@ -23,7 +27,8 @@ class Known:
     that this process has stopped, and that all of the log is on the disk.
 
     ``history`` and ``number`` are the newest changes of the leader, and the number of the newest ``sync``, that the
-    node has read or written. ``members`` are the names of all members it has ever heard of, ``config`` is the JSON of
+    node has read or written. ``log_of`` is the stamp of the leadership whose log its own is the beginning of; empty if
+    that is not known. ``members`` are the names of all members it has ever heard of, ``config`` is the JSON of
     the cluster's settings; empty if they are the defaults.
     """
 
@@ -37,6 +42,7 @@ class Known:
     number: int = 0
     members: tuple[str, ...] = ()
     config: str = ""
+    log_of: str = ""
 
     def started(self, boot: str) -> Self:
         """What a process that starts in this boot of the machine notes before it tells anybody of its log.
@@ -52,7 +58,9 @@ class Known:
 class NodeFacts:
     """What the node knows of itself. ``end`` and ``min_offset`` are offsets of its proved log.
 
-    ``boot`` is its machine's boot. With ``is_full`` its disk is too full to take messages.
+    ``boot`` is its machine's boot. With ``is_full`` its disk is too full to take messages. ``log_epoch`` is the highest
+    number that the store has given to an epoch, also to one that began with a cut: it says nothing of what the log
+    holds. With ``is_proved`` no byte of the log is left that must be compared with that of the leader.
     """
 
     store: str
@@ -66,6 +74,7 @@ class NodeFacts:
     remoting: str
     http: str = ""
     is_full: bool = False
+    is_proved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,10 @@ class INode(Protocol):
         """What an earlier process of this store has noted."""
 
     def write_known(self, known: Known) -> Awaitable[None]:
-        """Note it durably."""
+        """Note it durably. Raises DiskFull."""
+
+    def check_room(self) -> Awaitable[None]:
+        """Raises DiskFull if the disk has no room for what a new leader writes first."""
 
     def follow(self, leader: Following | None, broker_id: int) -> Awaitable[None]:
         """Be the leader's slave, or nobody's. The log is rewound if that needs it, and what is cut is kept."""

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from rmqha.coordination.interface import KeyValue, Snapshot
-from rmqha.failover.eligible import away_members, may_lead, seconds_of_pause
+from rmqha.failover.eligible import away_members, bytes_behind, may_lead, seconds_of_pause
 from rmqha.failover.keys import LEADER, MEMBERS, ROOT, InvalidKey, Member, Mode, prefix_of
 from rmqha.failover.view import ClusterView
 
@@ -66,7 +66,7 @@ def bytes_at_risk(view: ClusterView, name: str) -> int | None:
             return 0
     if status is None or status.epoch != view.epoch:
         return None
-    behind = max(0, (status.confirmed if is_sync else status.end) - member.end)
+    behind = bytes_behind(status, member, status.confirmed if is_sync else status.end)
     return None if is_sync and behind == 0 else behind
 
 
@@ -113,7 +113,7 @@ class Overview:
         if name == self.leader:
             return None
         member = self.view.members[name]
-        if member.doubts or (self.leader is None and member.reason):
+        if member.doubts or member.has_no_room or (self.leader is None and member.reason):
             return member.reason
         if self.view.doubters:
             return f"{', '.join(self.view.doubters)} knows more than the coordinator's keys say"
@@ -208,11 +208,11 @@ class Overview:
         return self.view.config.mode == Mode.ASYNC.value
 
     def lag(self, name: str) -> int | None:
-        """How far this member's log is behind the leader's, in bytes, as both reported it last."""
+        """How far this member's log is behind the leader's, in bytes, as both reported it last; None if unknown."""
         status = self.view.status
         if name == self.leader:
             return 0
-        return None if status is None else max(0, status.end - self.view.members[name].end)
+        return None if status is None else bytes_behind(status, self.view.members[name], status.end)
 
     def role(self, name: str) -> str:
         """What this member does."""

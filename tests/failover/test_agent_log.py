@@ -23,7 +23,7 @@ from rmqha.coordination.interface import (
 from rmqha.events import Event
 from rmqha.failover.agent import MAX_TRIES, FailoverAgent, Identity, Times
 from rmqha.failover.keys import MEMBERS, InvalidKey, prefix_of
-from rmqha.failover.member import Following, Known, NodeFacts
+from rmqha.failover.member import DiskFull, Following, Known, NodeFacts
 from rmqha.failover.view import MAX_KEYS, ClusterView
 from rmqha.testing.coordinator import MemoryCoordinator, MemoryStore
 
@@ -67,6 +67,18 @@ class Node:
         return NodeFacts("store", "boot-1", False, 0, 0, 0, "SERVING", "", "")
 
 
+class FullNode(Node):
+    """Its disk is full."""
+
+    is_full = True
+    known = Known()
+
+    async def write_known(self, known: Known) -> None:
+        if self.is_full:
+            raise DiskFull("No space left on device")
+        self.known = known
+
+
 class LogTests(SynchronousTestCase):
     def problems(self, errors: Iterator[CoordinatorError]) -> list[str]:
         """What is logged as the coordinator's problem within a minute."""
@@ -106,6 +118,35 @@ class LogTests(SynchronousTestCase):
         self.assertLess(lying.asked, 3 * MAX_TRIES)
         stopping = agent.stopService()
         clock.pump([0.05] * 20)
+        self.successResultOf(stopping)
+
+    def test_a_member_whose_disk_is_full_says_so_once_and_tells_nobody_of_its_log(self) -> None:
+        clock, node = Clock(), FullNode()
+        store = MemoryStore(clock)
+        its_node: Any = node
+        identity, times = Identity("C", "B", "a", b""), Times(clock, clock.seconds)
+        agent = FailoverAgent(identity, MemoryCoordinator(store, "a"), its_node, times)
+        with capturedLogs() as logged:
+            agent.startService()
+            clock.pump([0.1] * 100)
+        told = [each["what"] for each in logged if each.get("event") == Event.WAITS_FOR_ROOM]
+        self.assertEqual(told, ["what this node knows of its cluster"])
+        self.assertIn("waits for room on its disk: No space left", agent.reason)
+        self.assertEqual(store.state.range(prefix_of("C", "B")).keys, {})
+        node.is_full = False
+        clock.pump([0.1] * 20)
+        self.assertEqual(node.known.boot, "boot-1")
+        self.assertIn(prefix_of("C", "B") + MEMBERS + "a", store.state.range(prefix_of("C", "B")).keys)
+
+    def test_a_stop_does_not_wait_for_room(self) -> None:
+        clock = Clock()
+        node: Any = FullNode()
+        coordinator = MemoryCoordinator(MemoryStore(clock), "a")
+        agent = FailoverAgent(Identity("C", "B", "a", b""), coordinator, node, Times(clock, clock.seconds))
+        agent.startService()
+        clock.advance(0.1)
+        stopping = agent.stopService()
+        clock.advance(0)
         self.successResultOf(stopping)
 
     def test_keys_without_end_are_refused_at_once(self) -> None:

@@ -6,12 +6,23 @@ from pathlib import Path
 import pytest
 
 from rmqha.events import Event
+from rmqha.exitcodes import ExitCode
 from rmqha.testing.etcd import EtcdCluster
 from tests.coordination.backends import need_etcd
-from tests.failover.cluster import Surroundings, running_cluster
+from tests.failover.cluster import Cluster, Surroundings, running_cluster
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.story]
+
+
+def show_tells(cluster: Cluster, words: str) -> None:
+    """``rmqha cluster show`` says that no node leads, and why. Its exit code is that of a silent coordinator, too."""
+
+    def is_told() -> bool:
+        shown = cluster.command("show")
+        return shown.returncode == ExitCode.CANNOT_CONNECT and words in shown.stdout
+
+    wait_until(is_told, words)
 
 
 def test_an_old_journal_of_the_witness_lets_nobody_lead_who_knows_less(tmp_path: Path) -> None:
@@ -33,9 +44,7 @@ def test_an_old_journal_of_the_witness_lets_nobody_lead_who_knows_less(tmp_path:
         witness.wait_for_event(Event.WITNESS_RENEWED)
         other.start()
         wait_until(lambda: f"start {last.name}" in str(other.failover.get("reason")), "the doubt")
-        shown = cluster.order("show")
-        assert shown.returncode == 7
-        assert f"Start {last.name}, and the node that led last leads" in shown.stdout
+        show_tells(cluster, f"Start {last.name}, and the node that led last leads")
         assert other.ask("/cluster")[0] == 503
         last.start()
         cluster.wait_for_sync(last.name, other.name)
@@ -58,3 +67,36 @@ def test_an_etcd_that_was_put_back_gets_its_keys_from_the_leader(tmp_path: Path)
         cluster.mend()
         assert cluster.leader is first
         cluster.change_leader(first, second, load)
+
+
+def test_a_lower_raft_term_is_told_and_an_order_heals_the_cluster(tmp_path: Path) -> None:
+    """The leader is dead, and the other node, which lives on, knows more than the keys say."""
+    need_etcd()
+    with EtcdCluster(tmp_path / "etcd") as etcd:
+        etcd.leader()
+        etcd.stop()  # with the next start its term is higher than that of a copy
+        with running_cluster(tmp_path, "ab", Surroundings(etcd=etcd.start())) as cluster:
+            first, second = cluster.pair()
+            load = cluster.load()
+            load.wait_for_more()
+            etcd.save_copy(tmp_path / "copy")
+            second.kill()
+            cluster.wait_for_sync(first.name)
+            second.start()
+            cluster.wait_for_sync(first.name, second.name)
+            load.wait_for_more()
+            load.stop()
+            etcd.stop()
+            first.kill()
+            etcd.put_copy_back(tmp_path / "copy")
+            second.wait_for_event(Event.COORDINATOR_WENT_BACK)
+            wait_until(lambda: f"start {first.name}" in str(second.failover.get("reason")), "the doubt")
+            show_tells(cluster, f"keys are older than what {second.name} knows")
+            asked = cluster.order("failover", "--to", second.name, "--force")
+            assert asked.returncode == 2
+            assert f"{first.name} is not there" in asked.stderr
+            cluster.run("failover", "--to", second.name, "--force", "--yes")
+            second.wait_until_it_leads()
+            first.start()
+            cluster.wait_for_sync(second.name, first.name)
+            cluster.assert_nothing_is_lost(load)

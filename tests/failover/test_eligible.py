@@ -71,6 +71,14 @@ class MayLeadTest(SynchronousTestCase):
         self.assertIs(self.cause(replace(self.c, end=900), config=config), Cause.LEASE_ENDED)
         self.assertIn("101 bytes behind", self.why_not(replace(self.c, end=899), config=config))
 
+    def test_in_mode_async_the_lag_is_told_only_between_ends_of_one_log(self) -> None:
+        config, status = ClusterConfig(mode=Mode.ASYNC.value, maximum_lag=100), Status(3, 900, 1000, stamp="a.3")
+        same = replace(self.c, end=900, log_of="a.3")
+        self.assertIs(self.cause(same, config=config, status=status), Cause.LEASE_ENDED)
+        for other in ("", "b.2"):  # as long as the leader's, but from a leader before it
+            of_another = replace(self.c, end=1000, log_of=other)
+            self.assertIn("not known whether its log", self.why_not(of_another, config=config, status=status))
+
     def test_a_machine_that_was_started_again_may_have_lost_the_end_of_the_log(self) -> None:
         rebooted = replace(self.b, boot="boot-2")
         self.assertIn("a, which may have more, is not there", self.why_not(rebooted))
@@ -95,34 +103,43 @@ class MayLeadTest(SynchronousTestCase):
         self.assertIn("waits for a", self.why_not(b, members={"a": waiting, "b": b}))
 
     def test_one_outside_the_sync_set_leads_if_all_in_it_have_lost_what_it_has(self) -> None:
-        a, b = [replace(each, boot="boot-2", is_candidate=True, log_epoch=3) for each in (self.a, self.b)]
-        c = replace(self.c, end=1001, log_epoch=3)
+        a, b = [replace(each, boot="boot-2", is_candidate=True, log_of="a.3") for each in (self.a, self.b)]
+        c = replace(self.c, end=1001, log_of="a.3")
         there = {"a": a, "b": b, "c": c}
         self.assertIs(self.cause(c, members=there), Cause.LEASE_ENDED)
         for holder_of_all, why in (
             (replace(a, boot="boot-1"), "it has lost nothing"),
             (replace(a, is_candidate=False), "it has not said yet where its log ends"),
             (replace(a, end=1001), "it has as much"),
-            (replace(a, log_epoch=4), "its log is of a newer epoch"),
+            (replace(a, log_of="b.4"), "its log is of another leader"),
+            (replace(a, log_of=""), "nobody knows whose log it has"),
         ):
             with self.subTest(why):
                 self.assertIn("not in the sync set", self.why_not(c, members={**there, "a": holder_of_all}))
         self.assertIn("not in the sync set", self.why_not(c, members={"b": b, "c": c}))
         self.assertIn("paused", self.why_not(c, members=there, config=ClusterConfig(paused=True)))
 
+    def test_how_often_it_cut_its_log_does_not_make_a_shorter_log_one_with_more(self) -> None:
+        a, b = [replace(each, boot="boot-2", is_candidate=True, log_of="a.3", log_epoch=3) for each in (self.a, self.b)]
+        c = replace(self.c, end=500, log_of="a.3", log_epoch=9)
+        self.assertIn("not in the sync set", self.why_not(c, members={"a": a, "b": b, "c": c}))
+        view = replace(self.view, members={"a": a, "b": b, "c": c})
+        self.assertEqual(better_candidates(view, a), [])
+
     def test_it_leads_without_a_pause_since_the_old_leader_would_lead_with_less(self) -> None:
-        a, b = [replace(each, boot="boot-2", is_candidate=True) for each in (self.a, self.b)]
+        a, b, c = [replace(each, boot="boot-2", is_candidate=True, log_of="a.3") for each in (self.a, self.b, self.c)]
         history = History((EpochEntry(3, "a", 0, NOW.isoformat(), Cause.LEASE_ENDED.value),))
-        there = {"a": a, "b": b, "c": replace(self.c, end=1001)}
+        there = {"a": a, "b": b, "c": replace(c, end=1001)}
         self.assertIs(self.cause(there["c"], members=there, history=history), Cause.LEASE_ENDED)
 
     def test_who_has_lost_its_end_lets_one_with_more_go_first(self) -> None:
-        a, b = [replace(each, boot="boot-2", is_candidate=True, log_epoch=3) for each in (self.a, self.b)]
-        c = replace(self.c, end=1001, log_epoch=3)
+        a, b = [replace(each, boot="boot-2", is_candidate=True, log_of="a.3") for each in (self.a, self.b)]
+        c = replace(self.c, end=1001, log_of="a.3")
         for case, me, outside, config, first in (
             ("it has more", a, c, ClusterConfig(), ["c"]),
             ("it has as much", a, replace(c, end=1000), ClusterConfig(), []),
-            ("its log is of an older epoch", a, replace(c, log_epoch=2), ClusterConfig(), []),
+            ("its log is of an older epoch", a, replace(c, log_of="b.2"), ClusterConfig(), []),
+            ("nobody knows whose log it has", replace(a, log_of=""), replace(c, log_of=""), ClusterConfig(), []),
             ("it never leads", a, replace(c, no_failover=True), ClusterConfig(), []),
             ("failover is paused", a, c, ClusterConfig(paused=True), []),
             ("nothing is lost", replace(a, boot="boot-1"), c, ClusterConfig(), []),

@@ -77,7 +77,7 @@ class KnownFileTests(SynchronousTestCase):
     def test_what_was_written_is_read(self) -> None:
         self.assertEqual(read_known(self.store), Known())
         history = History((EpochEntry(1, "a", 0, "now", "x", "stamp", 3, {"other": 4}), EpochEntry(2, "b", 9, "", "")))
-        newest = Known(8, "b", 1, "boot-1", "boot-2", True, history, 7, ("a", "b"), '{"ttl": 20}')
+        newest = Known(8, "b", 1, "boot-1", "boot-2", True, history, 7, ("a", "b"), '{"ttl": 20}', "b.8")
         for known in (Known(7, "a", 123), Known(8, "b", None), newest):
             write_known(self.store, known)
             self.assertEqual(read_known(self.store), known)

@@ -79,6 +79,12 @@ class OverviewTests(SynchronousTestCase):
         self.assertIn("node-b knows. Start node-c, and the node that led last leads", found.advice)
         self.assertIn("rmqha cluster forget", found.advice)
 
+    def test_a_member_whose_disk_has_no_room_could_not_lead(self) -> None:
+        self.keys.lead(member("node-b", has_no_room=True, reason="it waits for room on its disk"))
+        found = self.overview()
+        self.assertEqual((found.health, found.successors), (Health.ALONE, []))
+        self.assertEqual(found.why_not("node-b"), "it waits for room on its disk")
+
     def test_without_a_leader_the_members_say_what_they_wait_for(self) -> None:
         self.keys.lead(member("node-b"))
         self.keys.delete(LEADER)
@@ -160,6 +166,15 @@ class RiskTests(SynchronousTestCase):
 
     def test_another_member_loses_what_was_confirmed_beyond_its_end(self) -> None:
         self.assertEqual(self.risk("node-c"), END - 4000)
+
+    def test_of_another_log_than_the_leaders_it_is_not_known(self) -> None:
+        self.keys.put(STATUS, Status(1, END, END, stamp="a.1"))
+        for name, log_of, risk in (("node-c", "a.1", END - 4000), ("node-c", "", None), ("node-c", "b.2", None)):
+            self.keys.put(MEMBERS + name, member(name, 4000, log_of=log_of))
+            self.assertEqual(self.risk(name), risk)
+            found = overview_of(NAME, self.keys.view().snapshot, NOW)
+            assert isinstance(found, Overview)
+            self.assertEqual(found.lag(name), risk)
 
     def test_a_member_with_another_store_is_not_in_sync(self) -> None:
         self.keys.put(MEMBERS + "node-b", replace(member("node-b", 1000), store="new"))

@@ -262,8 +262,12 @@ def test_a_clean_stop_after_a_loss_of_power_is_seen(monkeypatch: pytest.MonkeyPa
         lose_power_for_a_moment(stops=True)
 
 
-def test_the_last_of_the_sync_set_may_lose_its_end_with_the_power() -> None:
-    """docs/failover.md says so: nobody else may lead. The oracle forgives what all have lost that ``sync`` names."""
+@pytest.mark.parametrize("leader", ["master", "slave-1"])
+def test_the_last_of_the_sync_set_may_lose_its_end_with_the_power(leader: str) -> None:
+    """docs/failover.md says so: another one leads only if it is there, and has more of the same log.
+
+    The oracle forgives what all have lost that ``sync`` names.
+    """
     with running(flushCommitLogLeastPages="4", flushCommitLogThoroughInterval="600000") as cluster:
         master, other = cluster.members
         assert put(cluster, master) is PutMessageStatus.PUT_OK
@@ -273,9 +277,12 @@ def test_the_last_of_the_sync_set_may_lose_its_end_with_the_power() -> None:
         cluster.lose_power("master")
         assert not cluster.judge.safe
         cluster.unblock()
+        if leader == "master":
+            cluster.kill("slave-1")
         cluster.start("master")
-        assert master.log.verified_offset < other.log.verified_offset
-        assert put(cluster, wait_for_leader(cluster, "master")) is PutMessageStatus.PUT_OK
+        if leader == "slave-1":
+            assert master.log.verified_offset < other.log.verified_offset
+        assert put(cluster, wait_for_leader(cluster, leader)) is PutMessageStatus.PUT_OK
 
 
 def freeze_between_request_and_answer() -> None:
@@ -337,6 +344,80 @@ def test_an_acknowledgement_after_the_candidacy_is_seen(monkeypatch: pytest.Monk
 def test_a_leader_whose_disk_is_full_hands_over_to_one_that_has_room() -> None:
     with running() as cluster:
         cluster.members[0].is_full = True
+        leader = wait_for_leader(cluster, "slave-1")
+        assert last_cause(cluster) == Cause.DISK_FULL.value
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
+
+
+LONG_PAUSE = replace(SETTINGS, failover_pause=600.0)
+
+
+def set_config(cluster: Cluster, config: ClusterConfig) -> None:
+    """As an operator does."""
+    cluster.coordinator.transact([], [PutKey(PREFIX + CONFIG, encode(config))])
+
+
+def test_a_member_whose_disk_is_full_takes_no_lead_and_says_so() -> None:
+    with running(slaves=2) as cluster:
+        full = cluster.members[1]
+        full.disk.full = True
+        cluster.kill("master")
+        leader = wait_for_leader(cluster, "slave-2")
+        assert cluster.wait(lambda: in_sync(cluster) == {"slave-2"}, SECONDS), cluster.standing()
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
+        assert cluster.view().members["slave-1"].has_no_room
+        assert "waits for room" in cluster.view().members["slave-1"].reason
+        full.disk.full = False
+        assert cluster.wait(lambda: in_sync(cluster) == {"slave-1", "slave-2"}, SECONDS), cluster.standing()
+        assert not cluster.view().members["slave-1"].has_no_room
+
+
+def test_if_no_other_member_may_lead_it_leads_when_there_is_room() -> None:
+    with running() as cluster:
+        full, epoch = cluster.members[1], cluster.view().epoch
+        full.disk.full = True
+        cluster.kill("master")
+        cluster.wait(lambda: False, SECONDS)
+        assert cluster.leading is None
+        assert cluster.view().epoch == epoch, "it never took the lead"
+        assert "waits for room" in cluster.view().members["slave-1"].reason
+        full.disk.full = False
+        assert put(cluster, wait_for_leader(cluster, "slave-1")) is PutMessageStatus.PUT_OK
+
+
+@pytest.mark.parametrize("when", ["_note_own", "lead"])
+def test_a_disk_that_fills_while_a_member_becomes_the_leader(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """It gives the lead back at once, and another member leads without waiting for ``failover_pause``."""
+    owner: Any = FailoverAgent if when == "_note_own" else ClusterNode
+    before = getattr(owner, when)
+    filled: list[ClusterNode] = []
+
+    async def fill(it: Any, *more: Any) -> Any:
+        if not filled:
+            filled.extend(node for node in cluster.members if it in (node, node.agent))
+            filled[0].disk.full = True
+        return await before(it, *more)
+
+    with running(slaves=2) as cluster:
+        set_config(cluster, LONG_PAUSE)
+        monkeypatch.setattr(owner, when, fill)
+        cluster.kill("master")
+        assert cluster.wait(lambda: bool(filled), SECONDS), cluster.standing()
+        at = cluster.clock.seconds()
+        others = {"slave-1", "slave-2"} - {filled[0].name}
+        assert put(cluster, wait_for_leader(cluster, *others)) is PutMessageStatus.PUT_OK
+        assert cluster.clock.seconds() - at < 5.0, "nobody waits for a lease or a pause"
+        assert last_cause(cluster) == (Cause.DISK_FULL if when == "_note_own" else Cause.RELEASED).value
+        filled[0].disk.full = False
+        cluster.start()
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+def test_a_leader_that_cannot_note_a_change_of_the_sync_set_hands_over() -> None:
+    """Its puts would wait for the dead member until there is room."""
+    with running(slaves=2) as cluster:
+        cluster.members[0].disk.full = True
+        cluster.kill("slave-2")
         leader = wait_for_leader(cluster, "slave-1")
         assert last_cause(cluster) == Cause.DISK_FULL.value
         assert put(cluster, leader) is PutMessageStatus.PUT_OK
@@ -576,6 +657,45 @@ def test_two_leaders_never_answer_although_one_is_cut_off() -> None:
         assert master is None or not master.is_held()
 
 
+def test_two_leaders_never_answer_although_a_third_member_knows_less() -> None:
+    """Two nodes go on by promises. The older keys let the third one lead, which was away since they were copied."""
+    with running(slaves=2) as cluster:
+        cluster.coordinator.save()
+        third = "slave-2"
+        for other in ("master", "slave-1", COORDINATOR):
+            cluster.block(third, other)
+            cluster.block(other, third)
+        assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
+        master = cluster.members[0]
+        assert put(cluster, master) is PutMessageStatus.PUT_OK
+        cluster.unblock()
+        for name in ("master", "slave-1"):
+            for other in (third, COORDINATOR):
+                cluster.block(name, other)
+                cluster.block(other, name)
+        cluster.coordinator.roll_back(is_same=True)
+        assert cluster.wait(lambda: cluster.members[2].is_master, SECONDS), cluster.standing()
+        assert put(cluster, master) is not PutMessageStatus.PUT_OK
+        assert master.leadership is None or not master.leadership.is_held()
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_without_the_coordinator_a_leader_needs_each_member_but_the_forgotten(
+    is_forgotten: bool,
+) -> None:
+    with running(slaves=2) as cluster:
+        cluster.kill("slave-2")
+        assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
+        if is_forgotten:
+            cluster.coordinator.transact([], [PutKey(PREFIX + FORGOTTEN, encode(Forgotten(("slave-2",))))])
+            cluster.wait(lambda: False, 20.0)
+        cluster.coordinator.stop()
+        cluster.wait(lambda: False, 60.0)
+        assert (cluster.leading is not None) is is_forgotten
+        cluster.coordinator.start()
+        assert put(cluster, wait_for_leader(cluster, "master", "slave-1")) is PutMessageStatus.PUT_OK
+
+
 def test_a_leader_from_older_keys_does_not_end_the_doubt_of_one_that_knows() -> None:
     """The one case that nobody can notice in time: the master's messages are not cut, and both say what is wrong."""
     with running() as cluster:
@@ -604,6 +724,7 @@ def test_a_leader_from_older_keys_does_not_end_the_doubt_of_one_that_knows() -> 
         ),
         (lead_although_another_one_knows_more, test_nobody_leads_while_one_that_is_there_knows_more),
         (go_on_alone_without_the_coordinator, test_two_leaders_never_answer_although_one_is_cut_off),
+        (go_on_alone_without_the_coordinator, test_two_leaders_never_answer_although_a_third_member_knows_less),
     ],
 )
 def test_a_guard_that_is_missing_is_seen(

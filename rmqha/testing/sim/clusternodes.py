@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 from rmqha.failover.agent import FailoverAgent, Identity, Times
 from rmqha.failover.keys import Member
 from rmqha.failover.knownfile import note_flushed, read_known, write_known
-from rmqha.failover.member import Following, Known, NodeFacts, NodeFailed, Promise
+from rmqha.failover.member import DiskFull, Following, Known, NodeFacts, NodeFailed, Promise
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave.greeting import GreetingEndpoint
@@ -21,7 +21,7 @@ from rmqha.ha.slave.service import OnFork, SlaveOptions
 from rmqha.replicating import Replicating, StoreOpening, reopen_as_master
 from rmqha.settings import BrokerRole, FlushDiskType, Settings
 from rmqha.store.epochs import forget_promotion, read_epochs
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.recovery import Examination
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.offline.promote import Reason
@@ -178,6 +178,7 @@ class ClusterNode(SimSlave):
                 self.name,
                 self.name,
                 is_full=self.is_full,
+                is_proved=store.node_state.unproved_from is None,
             )
         assert self._facts is not None, "the store was open when the agent was made"
         return self._facts
@@ -188,12 +189,18 @@ class ClusterNode(SimSlave):
     def write_known(self, known: Known) -> Awaitable[None]:
         return self._in_thread(partial(write_known, self.configured.store_path_root_dir, known, self.disk))
 
+    async def check_room(self) -> None:
+        if self.disk.full:
+            raise DiskFull("the disk is full")
+
     async def _in_thread(self, function: Any) -> Any:
         process = self.process
         assert process is not None
         try:
             return await process.run_in_thread(function)
         except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(str(error)) from error
             process.clock.callLater(0, process.die, f"exit 8: {error}")
             raise NodeFailed(str(error)) from error
 
