@@ -110,9 +110,10 @@ class ConfigManager(Service, Generic[Table]):
         """Write the remaining changes. Fires when that is done, or has failed."""
         Service.stopService(self)
         self._stop_retrying()
+        written = self.written().addErrback(lambda _: self._stop_retrying())
         if self._is_changed and not self._is_writing:
-            self._write()
-        return self.written().addErrback(lambda _: self._stop_retrying())
+            self._write()  # it may fail at once
+        return written
 
     def _stop_retrying(self) -> None:
         if self._retry is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -123,3 +123,11 @@ class ConfigManagerTests(SynchronousTestCase):
         self.thread.run(OSError("no room"))
         self.successResultOf(finished)
         self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_the_end_comes_also_if_the_last_write_fails_at_once(self) -> None:
+        def refuse(_: Callable[[], None]) -> Deferred[None]:
+            return fail(OSError("no room"))
+
+        self.manager = ConfigManager(TableStorage(self.folder, refuse), TopicConfigTable)
+        self.change("A")
+        self.successResultOf(self.manager.stopService())
