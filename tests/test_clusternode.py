@@ -68,9 +68,10 @@ class FullDiskTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(written), "written")
         self.assertEqual(self.node.ended, [])
 
-    def test_a_new_leader_says_which_messages_pop_consumers_hold(self) -> None:
+    def test_a_new_leader_says_what_its_promotion_has_left_open(self) -> None:
+        """Which messages POP consumers hold, and which topics a Java master may have deleted."""
         popped = PopInFlight(Counter({("GA", "TA"): 20}))
-        promotion = SimpleNamespace(popped=popped, epoch=3, end=100)
+        promotion = SimpleNamespace(popped=popped, epoch=3, end=100, restarts=("TB", "TC"))
         plan = SimpleNamespace(settings=SimpleNamespace(broker_role=BrokerRole.SYNC_MASTER))
         node = SimpleNamespace(services=SimpleNamespace(disownServiceParent=lambda: None), store=None)
         self.node._open_node = cast(Any, node)
@@ -94,6 +95,8 @@ class FullDiskTests(SynchronousTestCase):
         told = [event for event in events if event.get("event") is Event.POPPED_ABANDONED]
         self.assertEqual([event["count"] for event in told], [20])
         self.assertIn("20 of TA by GA", self.node.open_node.promotion_warning)
+        told = [event for event in events if event.get("event") is Event.DELETIONS_NEVER_TOLD]
+        self.assertEqual([event["topics"] for event in told], [["TB", "TC"]])
 
     def test_a_stop_does_not_wait_for_room(self) -> None:
         """The agent stops when this ends: a leader cannot give the lead back before."""
