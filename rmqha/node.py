@@ -355,9 +355,9 @@ class Node(ProcessService):
         settings, before = self._plan.settings, self.open_node.state()
         if dry_run:
             planning = partial(plan_promotion, settings, role, before)
+            restarts = tuple(sorted(self.open_node.store.restarts.found))  # the note on the disk may be older
             found: Promotion = await deferToThreadPool(self._reactor, self._table_threads, planning)
-            found = replace(found, restarts=tuple(sorted(self.open_node.store.restarts.found)))
-            return self._promotion_answer(found, plan)
+            return self._promotion_answer(replace(found, restarts=restarts), plan)
         if not abandons_popped:
             checking = partial(check_popped, settings, role, before)
             try:
