@@ -612,6 +612,16 @@ class Event(StrEnum):
         "debug",
         "A Java master does not say yet whether it has deleted a topic of which a queue starts again from 0.",
     )
+    DELETION_NOT_TOLD = (
+        "deletion_not_told",
+        "warn",
+        "A Java master does not let its slave ask whether it has deleted a topic of which a queue starts again from 0.",
+    )
+    DELETIONS_NEVER_TOLD = (
+        "deletions_never_told",
+        "warn",
+        "A slave is promoted before its Java master has said whether it had deleted some topics. All messages stay.",
+    )
     CLEANING_REQUESTED = "cleaning_requested", "warn", "An administrator asks for cleaning."
     OFFSETS_CLONED = "offsets_cloned", "warn", "An administrator gives a group the offsets of another one."
     OFFSETS_RESET = "offsets_reset", "warn", "An administrator resets the offsets of a group."

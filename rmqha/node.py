@@ -59,6 +59,7 @@ from rmqha.store.offline.promote import (
     check_popped,
     plan_promotion,
     promotion_as_json,
+    unknown_deletions_in_words,
 )
 from rmqha.store.offline.rewind import check_room, fork_line, record_at
 from rmqha.store.opening import OpeningStopped
@@ -354,8 +355,9 @@ class Node(ProcessService):
         settings, before = self._plan.settings, self.open_node.state()
         if dry_run:
             planning = partial(plan_promotion, settings, role, before)
+            restarts = tuple(sorted(self.open_node.store.restarts.found))  # the note on the disk may be older
             found: Promotion = await deferToThreadPool(self._reactor, self._table_threads, planning)
-            return self._promotion_answer(found, plan)
+            return self._promotion_answer(replace(found, restarts=restarts), plan)
         if not abandons_popped:
             checking = partial(check_popped, settings, role, before)
             try:
@@ -429,6 +431,13 @@ class Node(ProcessService):
             words = popped_in_words(promotion.popped.as_json())
             self._log.warn("{words}", event=Event.POPPED_ABANDONED, words=words, count=promotion.popped.count)
             self.open_node.promotion_warning = words
+        if promotion.restarts:
+            self._log.warn(
+                "{words}",
+                event=Event.DELETIONS_NEVER_TOLD,
+                words=unknown_deletions_in_words(promotion.restarts),
+                topics=list(promotion.restarts),
+            )
         self._log.warn(
             "this node is the {role} now, epoch {epoch}, from {end} on",
             event=Event.PROMOTED,

@@ -16,6 +16,7 @@ from rmqha.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.store.nodestate import NodeState, Offsets
+from rmqha.store.restarts import Restart, write_restarts
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
 from tests.fixtures import new_folder
 from tests.store.offline.test_prefix import fixed_log, store_of
@@ -52,6 +53,12 @@ class DryRunTests(CommandTestCase):
         self.assertNotIn("unclean stop", self.said())
         (self.store_path / "abort").touch()
         self.assertIn("the last 300 bytes were not certainly on the disk at an unclean stop", self.said())
+
+    def test_topics_that_the_old_master_may_have_deleted_are_named(self) -> None:
+        write_restarts(self.store_path, {f"T{number:02}": Restart(0, 0) for number in range(25)})
+        said = self.said()
+        self.assertIn("has not said whether it had deleted T00, T01, ", said)
+        self.assertIn("T19 and 5 more, of which a queue starts again from 0", said)
 
 
 class PoppedTests(CommandTestCase):

@@ -96,10 +96,11 @@ class FullDiskTests(SynchronousTestCase):
         self.assertEqual((self.node.ended, read_known(self.store)), ([], self.known))
 
 
-class PoppedTests(SynchronousTestCase):
-    def test_a_new_leader_says_which_messages_pop_consumers_hold(self) -> None:
+class NewLeaderTests(SynchronousTestCase):
+    def test_a_new_leader_says_what_its_promotion_has_left_open(self) -> None:
+        """Which messages POP consumers hold, and which topics a Java master may have deleted."""
         popped = PopInFlight(Counter({("GA", "TA"): 20}))
-        promotion = SimpleNamespace(popped=popped, epoch=3, end=100)
+        promotion = SimpleNamespace(popped=popped, epoch=3, end=100, restarts=("TB", "TC"))
         plan = SimpleNamespace(settings=SimpleNamespace(broker_role=BrokerRole.SYNC_MASTER))
         opened = SimpleNamespace(services=SimpleNamespace(disownServiceParent=lambda: None), store=None)
         node = DiskNode(new_folder(self))
@@ -124,3 +125,5 @@ class PoppedTests(SynchronousTestCase):
         told = [event for event in events if event.get("event") is Event.POPPED_ABANDONED]
         self.assertEqual([event["count"] for event in told], [20])
         self.assertIn("20 of TA by GA", node.open_node.promotion_warning)
+        told = [event for event in events if event.get("event") is Event.DELETIONS_NEVER_TOLD]
+        self.assertEqual([event["topics"] for event in told], [["TB", "TC"]])

@@ -41,6 +41,7 @@ from rmqha.store.offline.promote import (
     check_promotable,
     plan_promotion,
     promotion_as_json,
+    unknown_deletions_in_words,
 )
 from rmqha.store.offline.promote import promote as promote_store
 from rmqha.store.popinflight import popped_in_words
@@ -246,6 +247,8 @@ def _tell(store: Path, found: dict[str, Any], dry_run: bool) -> None:
         )
     if found.get("poppedMessages"):
         say(f"{popped_in_words(found)}. {'The promotion wants --abandon-popped' if dry_run else 'They were abandoned'}")
+    if found.get("unknownDeletions"):
+        say(unknown_deletions_in_words(found["unknownDeletions"]))
     moved = found["movedOffsets"]
     say(f"{len(moved)} consumer offsets {'would be' if dry_run else 'were'} set back to the end of their queues")
     for row in moved[:MAX_ROWS_SHOWN]:

@@ -18,6 +18,7 @@ In reading order:
 - ``retention``: deletes old segments.
 - ``metadata``: topics.json and the other files of the config folder.
 - ``deletions``: which topics were deleted, and where the log ended then.
+- ``restarts``: of which topics a slave does not know whether its Java master has deleted them.
 - ``timers``: timer messages of RocketMQ 5.x, and the check point of their delivery.
 - ``popinflight``: messages that POP consumers of RocketMQ 5.x hold.
 - ``tablesnapshots``: the tables as they were, by the log offset they belong to.

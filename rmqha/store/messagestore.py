@@ -61,6 +61,7 @@ from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication, RightToLead
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
+from rmqha.store.restarts import Restarts, read_restarts
 from rmqha.store.setback import CutEnd, move_snapshots_aside, queues_on_disk, set_back, set_progress_aside
 from rmqha.wire.record import BLANK_HEADER, Record, RecordError, peek_size
 from rmqha.wire.scan import Scan
@@ -190,7 +191,13 @@ class MessageStore:
         self._removing: Deferred[None] = succeed(None)
         self._dispatching: Callable[[], None] | None = None
         self._arrival_listeners: list[MessageArrived] = []
+        is_slaves = self.is_slave or self.node_state.role == BrokerRole.SLAVE.value
+        self.restarts = Restarts(self.root, read_restarts(self.root, self.disk) if is_slaves else {}, self.disk)
+        """Topics that the master of a slave may have deleted."""
+        self.restarts.log_ends_at(self.recovery.end)
         self._found_restart: Callable[[DispatchRequest], None] = lambda request: None
+        if is_slaves:
+            self._found_restart = self.restarts.add
         self._takes_puts = self._broken = False
         self.leadership: RightToLead | None = None
         """Asked before each append and each answer, with automatic failover."""
@@ -216,8 +223,7 @@ class MessageStore:
             recovery = self.recovery if self._build_derived is None else self._build(self._build_derived)
             self._open_derived(recovery)
             is_whole = self.recovery.clean_stop and self.recovery.damage is None
-            is_slaves = self.is_slave or self.node_state.role == BrokerRole.SLAVE.value  # its master has the offsets
-            if not is_slaves and not is_whole:  # groups may have read what the log has lost
+            if not is_slaves and not is_whole:  # groups may have read what the log has lost; a slave's master has them
                 self.clamped = clamp_groups(self.root / CONFIG_FOLDER, self.derived.queue_offsets(), self.disk)
             self.commit_log.begun = self._log_begun
             if self.derived.shows_sizes:
@@ -248,7 +254,7 @@ class MessageStore:
         if hasattr(self, "derived"):
             self.derived.dispatcher.write_pending()
             self.commit_log.sync()
-            self.disk.sync_all(self.take_unflushed())
+            self.disk.sync_all([*self.take_unflushed(), *self.take_notes()])
             self.derived.settle()
             self.derived.close()
         if hasattr(self, "derived") or self.recovery.clean_stop:
@@ -511,6 +517,10 @@ class MessageStore:
         """The files of queues and index with bytes written since the last call."""
         return self.derived.dispatcher.take_unflushed()
 
+    def take_notes(self) -> list[Syncable]:
+        """What dispatch has found, and must be on the disk before a checkpoint counts it as dispatched."""
+        return self.restarts.take_notes()
+
     def vouched(self) -> tuple[int, int]:
         """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
         return self.derived.dispatcher.vouched()
@@ -710,6 +720,7 @@ class MessageStore:
         self.derived.dispatcher.stop()
         self.derived.close()
         retired = retire_derived(self.root, self.disk)
+        self.restarts.clear()  # dispatch finds them again
         self._remove(retired)
         end = log.verified_offset
         self._open_derived(Recovery(True, log.min_offset, checked_from=end, end=end, messages=0))
@@ -797,6 +808,7 @@ class MessageStore:
         self.derived.note_unfinished()
         self.derived.close()
         log.trust(found)
+        self.restarts.log_ends_at(offset)
         log.sync()
         move_snapshots_aside(self.root, offset, self.disk)
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
@@ -861,7 +873,7 @@ class MessageStore:
         """Flush log, queues and index, and write the checkpoint. Raises OSError."""
         self.commit_log.sync()
         checkpoint = next_checkpoint(Checkpoint(), self.commit_log, derived=self)
-        self.disk.sync_all(self.take_unflushed())
+        self.disk.sync_all([*self.take_unflushed(), *self.take_notes()])
         checkpoint.write(self.root / CHECKPOINT_FILE, self.disk)
 
     def _release(self, result: Failure | None) -> Failure | None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -99,9 +99,12 @@ class BrokerStoreTestCase(SynchronousTestCase):
         wall_clock = SimpleNamespace(time=lambda: NOW_MS / 1000 + self.clock.seconds(), monotonic=time.monotonic)
         self.patch(messagestore, "time", wall_clock)
         self.failures: list[Failure] = []
+        self.closed: list[MessageStore] = []
+        self.close_store: Callable[[], None] = lambda: None
+        """Closes the store that was opened last."""
 
     def open(self, role: str = "ASYNC_MASTER", **properties: str) -> MessageStore:
-        """Open a new store, which flushes and dispatches on the clock."""
+        """Open a store, which flushes and dispatches on the clock. It is a new one, unless the properties say where."""
         settings = {
             "storePathRootDir": self.mktemp(),
             "brokerRole": role,
@@ -114,10 +117,14 @@ class BrokerStoreTestCase(SynchronousTestCase):
         store.start_dispatching(self.clock, self.failures.append)
 
         def close() -> None:
-            closed = store.close(flusher)
-            self.clock.advance(0)
-            self.successResultOf(closed)
+            self.close_store = lambda: None
+            if store not in self.closed:
+                self.closed.append(store)
+                closed = store.close(flusher)
+                self.clock.advance(0)
+                self.successResultOf(closed)
 
+        self.close_store = close
         self.addCleanup(close)
         return store
 

@@ -6,7 +6,7 @@ So the master is asked where it has our messages. It has deleted the topic if it
 log, all from after it, and has changed its table of topics since it stored the last of those that are gone.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from twisted.internet.defer import CancelledError
@@ -16,14 +16,12 @@ from rmqha.connecting import reason_of
 from rmqha.events import Event
 from rmqha.remoting.protocol import RemotingError
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
-from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.restarts import Restart
 from rmqha.wire.command import ResponseCode
 
-MAX_RESTARTS = 1000
-"""How many topics wait for an answer at most."""
-ASKED_LATER = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.TOPIC_NOT_EXIST)
-"""Such an answer says nothing of the message."""
+NOT_SHOWN = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
+"""The master looked for a message, and shows none: retention may have taken it. No other error speaks of messages."""
 NO_PLACE = 1 << 63
 """Beyond the end of each log."""
 
@@ -38,13 +36,6 @@ class QueueOwner(Protocol):
         """Where the message at a queue offset is in the log."""
 
 
-class Restart(NamedTuple):
-    """A message with queue offset 0 at the offset ``at`` of the log. Our queue has messages before it."""
-
-    queue_id: int
-    at: int
-
-
 class _LastMessage(NamedTuple):
     """The last message that a queue of ours has before a restart of its topic."""
 
@@ -53,35 +44,15 @@ class _LastMessage(NamedTuple):
     unit: Unit
 
 
-class Restarts:
-    """The restarts that the log shows, of which the master was not asked yet.
-
-    The first one of each topic counts: after it messages of the new topic may have come into old queues. If it was
-    deleted, dispatch comes to the later ones again.
-    """
+class RestartJudge:
+    """Asks a Java master about the restarts that the store has found."""
 
     _log = Logger()
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._found: dict[str, Restart] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
-    def add(self, request: DispatchRequest) -> None:
-        """This message has queue offset 0, where our queue has another one."""
-        if request.topic not in self._found and len(self._found) < MAX_RESTARTS:
-            self._found[request.topic] = Restart(request.queue_id, request.physical_offset)
-
-    def clear(self) -> None:
-        """Forget them: the master tells which topics it deletes."""
-        self._found.clear()
-
-    def drop(self, judged: Iterable[str]) -> None:
-        """Forget those that were judged."""
-        for topic in judged:
-            self._found.pop(topic, None)
+        self._forbidden: set[str] = set()
+        """The topics of which the log has said that the master does not let us ask."""
 
     async def judge(self, master: QueueOwner, changed_ms: int) -> tuple[list[str], dict[str, int]]:
         """Ask the master. Returns the topics that are judged, and the deleted ones with the offset of their marks.
@@ -91,7 +62,9 @@ class Restarts:
         """
         judged: list[str] = []
         ends: dict[str, int] = {}
-        for topic, restart in list(self._found.items()):
+        waiting = self._store.restarts.found
+        self._forbidden &= waiting.keys()
+        for topic, restart in waiting.items():
             try:
                 if not await master.max_offset(topic, restart.queue_id):
                     continue  # it has not come to this message yet, or has deleted the topic again
@@ -99,23 +72,43 @@ class Restarts:
             except CancelledError:
                 raise
             except Exception as error:  # of any kind: without an answer nothing is dropped
-                self._log.debug(
-                    "the master does not say whether it has deleted {topic}: {reason}",
-                    event=Event.DELETION_UNKNOWN,
-                    topic=topic,
-                    reason=reason_of(error),
-                )
+                self._tell_unknown(topic, error)
                 continue
             judged.append(topic)
             if end is not None:
                 ends[topic] = end
         return judged, ends
 
+    def _tell_unknown(self, topic: str, error: Exception) -> None:
+        """Log why there is no answer. What an operator must change is an alarm, once."""
+        is_forbidden = isinstance(error, RemotingError) and (
+            error.answer is not None and error.answer.code == ResponseCode.NO_PERMISSION
+        )
+        if is_forbidden and topic not in self._forbidden:
+            self._forbidden.add(topic)
+            self._log.warn(
+                "the master does not let us ask whether it has deleted {topic}, of which a queue starts again from 0: "
+                "{reason}. It is asked again. Our queues keep the old messages until it answers",
+                event=Event.DELETION_NOT_TOLD,
+                topic=topic,
+                reason=reason_of(error),
+            )
+        else:
+            self._log.debug(
+                "the master does not say whether it has deleted {topic}: {reason}",
+                event=Event.DELETION_UNKNOWN,
+                topic=topic,
+                reason=reason_of(error),
+            )
+
     async def _end_of_deleted(self, master: QueueOwner, topic: str, restart: Restart, changed_ms: int) -> int | None:
         """The end of the last message that the master has deleted; None if it has not deleted the topic."""
         end = gone_ms = 0
         first_left = NO_PLACE
-        for last in self._last_messages(topic, restart.at):
+        lasts = list(self._last_messages(topic, restart.at))
+        if not lasts:
+            return None  # they were deleted meanwhile, or retention has taken them
+        for last in lasts:
             if await self._has(master, last):
                 first_left = min(first_left, self._first_place(last.queue))
             else:
@@ -173,6 +166,6 @@ class Restarts:
         try:
             return await master.place_of(topic, queue_id, last.queue_offset) == last.unit.physical_offset
         except RemotingError as error:
-            if error.answer is None or error.answer.code in ASKED_LATER:
-                raise
-            return True  # its message may be deleted by retention, or the queue closed for readers
+            if error.answer is not None and error.answer.code in NOT_SHOWN:
+                return True
+            raise

@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.background.held import Held
 from rmqha.broker.background.outerapi import MasterAddresses
-from rmqha.broker.background.restarts import Restarts
+from rmqha.broker.background.restarts import RestartJudge
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.timercheck import TimerCheckPoints
 from rmqha.broker.requests import tablechanges
@@ -222,7 +222,7 @@ class SlaveSynchronize(PeriodicService):
         self._unknown_topics: set[str] = set()
         """Topics of messages that were not in the table since the last regular look."""
         self._store = store
-        self._restarts = Restarts(store)
+        self._restart_judge = RestartJudge(store)
         store.subscribe(self._message_arrived)
         store.on_restart(self._found_restart)
         self._held_progress: Held[ConsumerOffsetTable] | None = None
@@ -297,7 +297,7 @@ class SlaveSynchronize(PeriodicService):
         self._changes_problem = None
         if self._tells_changes is not False:
             await self._ask_for_changes(master)
-        if self._tells_changes is False and self._restarts:
+        if self._tells_changes is False and self._store.restarts:
             await self._judge_restarts(master)
 
     async def _judge_restarts(self, master: MasterClient) -> None:
@@ -308,13 +308,13 @@ class SlaveSynchronize(PeriodicService):
             raise
         except Exception:  # of any kind: ``synchronize`` asks for the table too, and tells why it failed
             return
-        judged, ends = await self._restarts.judge(master, self._topics.table.data_version.timestamp)
+        judged, ends = await self._restart_judge.judge(master, self._topics.table.data_version.timestamp)
         try:
             await self._deleted.found(ends)
         except OSError as error:  # the disk may be full
             self._changes_problem = reason_of(error)
         else:
-            self._restarts.drop(judged)  # dispatch comes to later ones after the marks in a later turn
+            self._store.restarts.drop(judged)  # dispatch comes to later ones after the marks in a later turn
 
     async def _ask_for_changes(self, master: MasterClient) -> None:
         known = {name: self._taken[name] for name in tablechanges.AWAITED if name in self._taken}
@@ -322,7 +322,7 @@ class SlaveSynchronize(PeriodicService):
         try:
             answer = await master.await_changes(known, LOOK_SECONDS)
             self._tells_changes = True
-            self._restarts.clear()  # it tells where it has deleted them
+            self._store.restarts.clear()  # it tells where it has deleted them
             self._versions = answer.ext_fields
             if answer.body:
                 table = await self._turns.run(DeletedTopicTable.reading(loads_lenient(answer.body)))
@@ -342,7 +342,7 @@ class SlaveSynchronize(PeriodicService):
     def _found_restart(self, request: DispatchRequest) -> None:
         """A Java master does not tell that it has deleted a topic, but its next message there has queue offset 0."""
         if not self._tells_changes:  # it may be a Java master that we ask later
-            self._restarts.add(request)
+            self._store.restarts.add(request)
             self._is_hurried = True
 
     def _message_arrived(self, request: DispatchRequest, _: int) -> None:

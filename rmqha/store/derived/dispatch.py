@@ -539,6 +539,8 @@ class Dispatcher:
             some = units["unit"][begin:end]
             message_ends = some["physical_offset"] + some["size"]
             known = int(np.searchsorted(message_ends, queue.max_physical_offset, side="right"))
+            if known and not queue_offset and self._queues.first_message(queue) != int(some["physical_offset"][0]):
+                return None  # the queue may start again here
             if known == len(some):
                 continue
             if not queue.follows(queue_offset + known):
@@ -609,10 +611,16 @@ class Dispatcher:
         return True
 
     def _starts_again(self, queue: ConsumeQueue, request: DispatchRequest, queue_offset: int) -> bool:
-        """Whether the message has queue offset 0 after others of the queue, which were not deleted."""
-        end = queue.max_physical_offset
-        if queue_offset or request.physical_offset < end:
+        """Whether the message has queue offset 0 after others of the queue, which were not deleted. Raises OSError."""
+        if queue_offset:
             return False
+        end = queue.max_physical_offset
+        if request.physical_offset < end:  # dispatch comes here again, and the queue may have later messages
+            after = queue.end_before(request.physical_offset)
+            unit = queue.unit(after - 1) if after > queue.min_offset else None
+            if unit is None or unit.is_blank:
+                return False
+            end = unit.physical_offset + unit.size
         return not self.deleted.is_deleted(request.topic, end - 1)
 
     def _empty_if_over(self, queue: ConsumeQueue, request: DispatchRequest, queue_offset: int) -> None:

@@ -39,6 +39,9 @@ class DerivedFiles(Protocol):
     def take_unflushed(self) -> list[Syncable]:
         """The files that were written to since the last call."""
 
+    def take_notes(self) -> list[Syncable]:
+        """Small files that are written before the checkpoint. What a full disk refuses comes again."""
+
     def vouched(self) -> tuple[int, int]:
         """STORETIMESTAMP in ms of the last dispatched message, and of the last one in a full index file."""
 
@@ -126,22 +129,26 @@ class Flusher:
         if write_checkpoint:
             self._last_thorough = now
         files: list[Syncable] = [*log.unflushed_files()]
-        checkpoint = None
+        checkpoint, notes = None, list[Syncable]()
         if write_checkpoint:
             checkpoint = self._next_checkpoint()
-            files += self._derived.take_unflushed() if self._derived is not None else []
+            if self._derived is not None:
+                files += self._derived.take_unflushed()
+                notes = self._derived.take_notes()
         self._started = now
-        self._running = self._run_in_thread(partial(self._sync, files, checkpoint))
+        self._running = self._run_in_thread(partial(self._sync, files, notes, checkpoint))
         self._running.addCallbacks(
             lambda _: self._flushed(target, verified, truncations), self._fail_for_good
         ).addErrback(lambda failure: self._log.failure("after a flush", failure, event=Event.FLUSH_CALLBACK_FAILED))
 
-    def _sync(self, files: list[Syncable], checkpoint: Checkpoint | None) -> None:
+    def _sync(self, files: list[Syncable], notes: list[Syncable], checkpoint: Checkpoint | None) -> None:
         """Runs in the thread, and uses no state that the reactor thread changes."""
         self._commit_log.disk.sync_all(files)
         self._commit_log.disk.sync_folder(self._commit_log.folder)
         if checkpoint is not None:
             try:
+                for note in notes:
+                    note.sync()
                 checkpoint.write(self._checkpoint_path, self._commit_log.disk)
             except OSError as error:  # without a new checkpoint recovery is slower, but nothing is lost
                 if not is_disk_full(error):
@@ -178,7 +185,8 @@ class Flusher:
         self._loop.stopService()
         self._commit_log.sync()
         checkpoint = self._next_checkpoint()
-        self._commit_log.disk.sync_all(self._derived.take_unflushed() if self._derived is not None else [])
+        if self._derived is not None:
+            self._commit_log.disk.sync_all([*self._derived.take_unflushed(), *self._derived.take_notes()])
         checkpoint.write(self._checkpoint_path, self._commit_log.disk)
         self._tell()
 

@@ -32,6 +32,7 @@ from rmqha.store.offline.copying import Copied, Copier, data_bytes
 from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store
 from rmqha.store.offline.promote import new_topics
 from rmqha.store.opening import Opening
+from rmqha.store.restarts import read_restarts, write_restarts
 from rmqha.store.setback import CutEnd, set_back, set_back_timers
 from rmqha.store.tablesnapshots import TABLES_FOLDER, read_snapshot, read_tables, snapshot_offsets, snapshot_path
 from rmqha.store.timers import TimerCheckPoint
@@ -278,6 +279,7 @@ def _copy_files(plan: CopyPlan, settings: Settings, folder: Path, progress: Prog
             copier.copy(path, target, size, size)
     except FileNotFoundError as error:
         raise StoreError(f"{error.filename} is gone: the source's node deleted it meanwhile. Try again") from error
+    write_restarts(folder, read_restarts(source))
     return copier.done
 
 

@@ -6,7 +6,7 @@ still a slave's: it opens, and can be promoted again.
 """
 
 import shutil
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from rmqha.store.metadata import (
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.popinflight import REVIVE_TOPIC_PREFIX, PopInFlight, PopNotes, popped_in_words
 from rmqha.store.reading import MessageReader
+from rmqha.store.restarts import read_restarts
 from rmqha.store.timers import TimerCheckPoint, WaitingTimers, waiting_timers
 from rmqha.times import iso_time
 from rmqha.wire.columns import Records
@@ -46,6 +47,7 @@ from rmqha.wire.timers import TIMER_QUEUE_ID, TIMER_TOPIC
 from rmqha.wire.topics import HALF_TOPIC, TRANSACTION_GROUP
 
 TIMER_TOPICS_NAMED = 20
+TOPICS_NAMED = 20
 NEW_TOPIC_MS = 60_000
 """Slaves copied their master's table of topics more often, before they noted its offset."""
 SYSTEM_PREFIXES = ("rmq_sys_", SCHEDULE_TOPIC.lower())
@@ -86,7 +88,8 @@ class Promotion:
     ``popped`` are messages that POP consumers of 5.x hold: a master of ours does not give them again. From
     ``unproved_from`` on, the log was not flushed at an unclean stop, and was not compared with the old master since: a
     message there may have lost its properties. The table of topics has those of all messages before ``topics_up_to``,
-    None if that is not known.
+    None if that is not known. Of the topics ``restarts`` queues start again from 0, and the old master, a Java broker,
+    has not said whether it had deleted them.
     """
 
     role: BrokerRole
@@ -106,6 +109,7 @@ class Promotion:
     unproved_from: int | None
     topics_up_to: int | None
     popped: PopInFlight
+    restarts: tuple[str, ...]
 
 
 def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
@@ -130,9 +134,20 @@ def promotion_as_json(promotion: Promotion) -> dict[str, Any]:
         "timerTopics": dict(promotion.timers.topics.most_common(TIMER_TOPICS_NAMED)),
         "timersAreAll": promotion.timers.is_all,
         **promotion.popped.as_json(),
+        "unknownDeletions": list(promotion.restarts),
         "movedOffsets": [moved._asdict() for moved in promotion.moved],
         "queues": queues,
     }
+
+
+def unknown_deletions_in_words(topics: Sequence[str]) -> str:
+    """What a promotion says of the topics that the old master may have deleted, in a sentence without an end."""
+    more = f" and {len(topics) - TOPICS_NAMED} more" if len(topics) > TOPICS_NAMED else ""
+    return (
+        f"the old master has not said whether it had deleted {', '.join(topics[:TOPICS_NAMED])}{more}, of which a "
+        "queue starts again from 0. The old messages stay in the queues. The new ones are in them only from where the "
+        "old ones end"
+    )
 
 
 def check_promotable(store: Path, state: NodeState | None, force: bool, disk: Disk = DISK) -> None:
@@ -191,10 +206,11 @@ def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What waits in a store of 5.x."""
+    """What waits in a store of 5.x, and for the master's answer."""
 
     timers: WaitingTimers
     popped: PopInFlight
+    restarts: Iterable[str]
 
 
 def check_popped(settings: Settings, role: BrokerRole, state: NodeState | None, disk: Disk = DISK) -> None:
@@ -225,17 +241,19 @@ def _waiting_in(settings: Settings, log: CommitLog, stored_ms: int) -> _Waiting:
                 queue.find_end()
                 queue.correct_min_offset(log.min_offset)
         reader = MessageReader(log, queues, None, settings, is_slave=True)
-        return _waiting(root, queues, reader, stored_ms, log.disk)
+        return _waiting(root, queues, reader, stored_ms, read_restarts(root, log.disk), log.disk)
     finally:
         queues.close()
 
 
-def _waiting(root: Path, queues: QueueTable, reader: MessageReader, stored_ms: int, disk: Disk) -> _Waiting:
+def _waiting(
+    root: Path, queues: QueueTable, reader: MessageReader, stored_ms: int, restarts: Iterable[str], disk: Disk
+) -> _Waiting:
     point = TimerCheckPoint.read(root / CONFIG_FOLDER, disk)
     notes = PopNotes(read_deletions(root, disk))
     timers = waiting_timers(queues.get(TIMER_TOPIC, TIMER_QUEUE_ID), reader.message_at, point, stored_ms, notes.add)
     notes.add_revived(queues, reader.message_at, ConsumerOffsetTable.read(root / CONFIG_FOLDER, disk).offset_table)
-    return _Waiting(timers, notes.in_flight())
+    return _Waiting(timers, notes.in_flight(), restarts)
 
 
 def _promotion(
@@ -277,6 +295,7 @@ def _promotion(
         None if doubted_from is None or doubted_from >= end else doubted_from,
         None if state is None else state.topics_up_to,
         waiting.popped,
+        tuple(sorted(waiting.restarts)),
     )
 
 
@@ -431,7 +450,7 @@ def promote_open_store(
         lag_seconds=None,
     )
     stored_ms = opened.commit_log.last_store_timestamp
-    waiting = _waiting(root, opened.derived.queues, opened.reader, stored_ms, disk)
+    waiting = _waiting(root, opened.derived.queues, opened.reader, stored_ms, opened.restarts.found, disk)
     promotion = _promotion(
         root,
         role,
@@ -448,6 +467,7 @@ def promote_open_store(
     _write_tables(opened, promotion, now_ms)
     note_promotion(root, role.value, epoch, time, disk)
     opened.node_state.write(root, disk)
+    opened.restarts.clear()  # the old master is asked no more
     return promotion
 
 

@@ -27,6 +27,7 @@ from rmqha.store.metadata import (
     TopicConfig,
     TopicConfigTable,
 )
+from rmqha.store.restarts import restarts_path
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, dumps_strict, loads_lenient
 from rmqha.wire.record import Record, encode_record
@@ -70,6 +71,8 @@ class Master:
         self.asked: list[int] = []
         self.unknown: set[int] = set()
         """Requests that it does not know."""
+        self.forbidden: set[int] = set()
+        """Requests that it does not allow."""
         self.versions: dict[str, str] | None = None
         """Of its tables, if it is a master of ours."""
         self.deleted = dumps_compact(NOTHING_DELETED.to_json())
@@ -79,6 +82,8 @@ class Master:
     def answer(self, request: RemotingCommand) -> RemotingCommand:
         if request.code == RequestCode.AWAIT_TABLE_CHANGES:
             return self.tell_changes(request)
+        if request.code in self.forbidden:
+            return RemotingCommand(ResponseCode.NO_PERMISSION, request.opaque, 1, remark="the topic is not readable")
         if request.code in (RequestCode.GET_MAX_OFFSET, RequestCode.PULL_MESSAGE) and request.code not in self.unknown:
             return self.show_queue(request)
         self.asked.append(request.code)
@@ -112,17 +117,21 @@ class SlaveSyncTestCase(BrokerStoreTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.open("SLAVE")
-        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
-        self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
-        self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
-        self.deleted = deleted_topics(self, self.topics, self.offsets)
-        self.schedule = ScheduleMessageService(self.folder, self.store, self.settings, self.clock, lambda: NOW_MS)
+        self.open_slave()
         self.masters: dict[str, Master] = {}
         self.endpoints: dict[str, list[FakeEndpoint]] = {}
         self.lines: dict[LineTransport, str] = {}
         self.own_address = OURS
         self.timers: TimerCheckPoints | None = None
+
+    def open_slave(self, **properties: str) -> None:
+        """Open a slave's store, with its tables."""
+        self.open("SLAVE", **properties)
+        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
+        self.deleted = deleted_topics(self, self.topics, self.offsets)
+        self.schedule = ScheduleMessageService(self.folder, self.store, self.settings, self.clock, lambda: NOW_MS)
 
     def follow(self, configured: str | None = None) -> None:
         """Begin to synchronise."""
@@ -478,10 +487,11 @@ class ChangesTests(SlaveSyncTestCase):
 
     @staticmethod
     def queues_of(store: MessageStore) -> dict[int, list[Record | None]]:
-        """The messages of each queue of the only topic."""
+        """The messages of each queue of the topic T."""
         return {
             queue_id: [store.reader.message_in(queue, at) for at in range(queue.min_offset, queue.max_offset)]
             for (topic, queue_id), queue in store.derived.queues.queues.items()
+            if topic == "T"
         }
 
     def restart_queue(self) -> tuple[MessageStore, dict[int, list[Record]], list[Record]]:
@@ -490,12 +500,13 @@ class ChangesTests(SlaveSyncTestCase):
         A Java master gives queue offset 0 again if it has lost the files of a queue, or cleaned an expired one.
         """
         self.follow(MASTER)
-        slave = self.store
+        slave, self.slave_closing = self.store, self.close_store
         self.offsets.merge(ConsumerOffsetTable({"T@G": {0: 3}}))
         self.open("ASYNC_MASTER")
         old = {1: self.put(b"4", b"5", queue_id=1), 0: self.put(b"1", b"2", b"3")}
         del self.store.appender.queue_offsets["T", 0]
         lone = self.put(b"6")
+        self.put(b"other", topic="U")  # dispatch begins here after a clean stop
         self.assertEqual([record.queue_offset for record in lone], [0])
         self.copy_log_to(slave)
         return slave, old, lone
@@ -542,6 +553,38 @@ class ChangesTests(SlaveSyncTestCase):
         self.pass_by(12)
         self.assertEqual(self.queues_of(slave), old)
         master.unknown.clear()
+        self.pass_until(lambda: len(self.queues_of(slave)) == 1)
+        self.dispatch()
+        self.assertEqual(self.queues_of(slave), {0: lone})
+
+    def test_a_slave_that_stops_before_the_answer_asks_again_after_its_next_start(self) -> None:
+        master = self.serve(MASTER, *all_tables())
+        slave, old, lone = self.restart_queue()
+        self.pass_by(2)
+        self.end()
+        slave_closing, self.store = self.slave_closing, slave
+        slave_closing()
+        self.open_slave(storePathRootDir=str(slave.root))
+        self.assertEqual(self.queues_of(self.store), old)
+        master.queues = {("T", 0): lone}
+        self.follow(MASTER)
+        self.pass_until(lambda: len(self.queues_of(self.store)) == 1)
+        self.dispatch()
+        self.assertEqual(self.queues_of(self.store), {0: lone})
+        self.close_store()
+        self.assertFalse(restarts_path(slave.root).exists(), "it has its answer")
+
+    def test_a_master_that_does_not_let_us_look_says_nothing_of_its_messages(self) -> None:
+        """The topic may be closed for readers, or the slave's account. It is asked again, and the log says so once."""
+        master = self.serve(MASTER, *all_tables())
+        master.forbidden.add(RequestCode.PULL_MESSAGE)
+        slave, old, lone = self.restart_queue()
+        master.queues = {("T", 0): [*lone, *old[0]]}
+        with log_lines() as lines:
+            self.pass_by(30)
+            self.assertEqual(lines().count("does not let us ask whether it has deleted T"), 1)
+        self.assertEqual(self.queues_of(slave), old)
+        master.forbidden.clear()
         self.pass_until(lambda: len(self.queues_of(slave)) == 1)
         self.dispatch()
         self.assertEqual(self.queues_of(slave), {0: lone})
