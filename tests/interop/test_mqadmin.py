@@ -371,12 +371,13 @@ def of_resets(driver: Driver, broker: Broker | OurBroker, work: Path) -> dict[st
         wait_until(lambda: consumed(MESSAGES), f"the consumers to have all at {broker}")
         our_clients.wait_for_calls(MESSAGES, "ours")
 
-        def has_offsets(group: str) -> bool:
+        def has_committed(group: str) -> bool:
             answer = loads_lenient(ask(broker, RequestCode.GET_ALL_CONSUMER_OFFSET))
-            return topic_at_group(RESETS, group) in ConsumerOffsetTable.from_json(answer).offset_table
+            offsets = ConsumerOffsetTable.from_json(answer).offset_table.get(topic_at_group(RESETS, group), {})
+            return offsets.get(0) == MESSAGES
 
         for group in (IDLE, *groups.values(), "GOurs"):
-            wait_until(partial(has_offsets, group), f"the offsets of {group}")
+            wait_until(partial(has_committed, group), f"the offset of {group} at the end")
         printed: dict[str, str] = {}
 
         def reset(*of: str) -> None:
@@ -393,6 +394,7 @@ def of_resets(driver: Driver, broker: Broker | OurBroker, work: Path) -> dict[st
         else:
             pytest.fail(f"the consumers did not have all again at {broker}")
         our_clients.wait_for_calls(2 * MESSAGES, "ours")
+        wait_until(partial(has_committed, RUNNING), f"the offset of {RUNNING} at the end again")  # -f false looks at it
         client_id = loads_lenient(ask(broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": RUNNING}))[
             "consumerIdList"
         ][0]
