@@ -130,4 +130,5 @@ class CleaningService(PeriodicService):
     def _held_from(self) -> int | None:
         if not self._hold.enabled:
             return None
-        return min((slot.offset for slot in self._slots.slots()), default=None)
+        saved = {slot.name: slot.offset for slot in self._slots.slots()}
+        return min({**self._acknowledged(), **saved}.values(), default=None)  # a new slave's may wait for room

@@ -131,6 +131,13 @@ class CleaningServiceTests(SynchronousTestCase):
         self.clock.advance(10)
         self.assertEqual((self.segments[0], SlotFolder(self.root).slots()), (4, [Slot("10.0.0.1", 4 * SEGMENT_SIZE)]))
 
+    def test_a_full_disk_holds_the_log_for_a_new_slave_too(self) -> None:
+        self.acknowledged = {"10.0.0.1": 2 * SEGMENT_SIZE}
+        with patch.object(Disk, "replace", side_effect=OSError(errno.ENOSPC, "full")):
+            self.run_service(Hold(True))
+            self.clock.advance(FIRST_RUN_SECONDS)
+        self.assertEqual((self.segments[0], SlotFolder(self.root).slots()), (2, []))
+
     def test_the_hold_is_bounded(self) -> None:
         self.acknowledged = {"10.0.0.1": 0}
         self.run_service(Hold(True, max_bytes=2 * SEGMENT_SIZE))
