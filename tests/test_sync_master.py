@@ -374,8 +374,8 @@ def test_a_reseed_sets_the_old_files_aside_and_records_the_hole(cluster: Cluster
     assert result["statuses"] == {OK: 5}
     assert_equal_logs(slave.store, master.store, SEGMENT_SIZE, result["end"])
     slave.stop_cleanly()
-    (aside,) = (behind / "rmqha").glob("aside-*")
-    assert (aside / f"{0:020d}").read_bytes() == old
+    (aside,) = (behind / "rmqha").glob(f"aside-*/{0:020d}")
+    assert aside.read_bytes() == old
     state = slave.state()
     assert state is not None
     assert state.offsets.min == SEGMENT_SIZE
