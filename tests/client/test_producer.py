@@ -529,7 +529,7 @@ class ErrorTests(ProducerTestCase):
         self.a.go_down()
         self.b.go_down()
         sending = self.send()
-        self.pass_time(LEADER_TIMEOUT_SECONDS + 2)
+        self.pass_time(LEADER_TIMEOUT_SECONDS + 2 * SEND_TIMEOUT_SECONDS)  # the last try may have just begun
         self.failureResultOf(sending, Unreachable)
 
     def test_what_does_not_fit_a_request_is_refused_here(self) -> None:
