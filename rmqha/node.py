@@ -524,9 +524,7 @@ class Node(ProcessService):
             return None
 
     def _disk_failed(self, failure: Failure) -> None:
-        self.stop_with(
-            ExitCode.IO_ERROR, f"the disk failed, nothing more is acknowledged: {with_advice(failure.value)}"
-        )
+        self.stop_with(ExitCode.IO_ERROR, f"the disk failed, nothing more is acknowledged: {failure.getErrorMessage()}")
 
     def stopService(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self._stop())
