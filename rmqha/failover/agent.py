@@ -77,6 +77,7 @@ from rmqha.failover.view import ClusterView
 from rmqha.failover.watching import KeyWatch
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.trouble import Trouble
 from rmqha.wire.transfer import Hello
 
 STAMP_CHARACTERS = 12
@@ -97,6 +98,7 @@ RETRY_SECONDS = 1.0
 """After a step that failed."""
 MAX_PROMISE_SECONDS = 3600.0
 MAX_TRIES = 10
+LEASE_OVER = "the lease has ended, and not all other members have promised to wait"
 """How often a number of our own is asked for in a step. Each failed try means that another node was faster."""
 CONNECTED = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
 
@@ -177,8 +179,8 @@ class FailoverAgent(Service):
         self._let_first_until: float | None = None
         self._is_to_copy_anew = False
         """An operator wants the log to be copied anew: first the leader must leave this member out of ``sync``."""
-        self._has_no_room = False
-        """Whether the disk had no room for what the last step should write."""
+        self._no_room = Trouble()
+        """It lasts while the disk has no room for what a step should write."""
         self._is_led = False
         """Whether the store is a master's, or was to become one: it must be opened as a slave's again."""
 
@@ -267,7 +269,7 @@ class FailoverAgent(Service):
         try:
             try:
                 await self._step()
-                self._has_no_room = False
+                self._no_room.ends()
             except DiskFull as error:
                 await self._do_without_room(error)
         except (CoordinatorError, InvalidKey) as error:
@@ -275,7 +277,7 @@ class FailoverAgent(Service):
             self._next_read = 0.0
             return RETRY_SECONDS
         self._tell_problem(self._doubt())
-        if self._has_no_room:
+        if self._no_room.lasts:
             return RETRY_SECONDS
         looks = self.state in (FailoverState.LEADER, FailoverState.CANDIDATE)
         return LOOK_SECONDS if looks else self._config.renew
@@ -294,8 +296,7 @@ class FailoverAgent(Service):
 
     def _tell_no_room(self, error: DiskFull) -> str:
         """Log it once. Returns why this member does not lead."""
-        if not self._has_no_room:
-            self._has_no_room = True
+        if self._no_room.begins():
             self._log.error(
                 "{what} is not written, so it neither takes the lead nor follows a new leader: {error}",
                 event=Event.WAITS_FOR_ROOM,
@@ -437,14 +438,14 @@ class FailoverAgent(Service):
             me.priority,
             me.no_failover or self._is_to_copy_anew,
             me.version,
-            facts.is_full or self._has_no_room,
+            facts.is_full or self._no_room.lasts,
             self._trust.needed,
             self.doubts_keys,
             self._known.history.stamp,
             self._known.number,
             self._known.members,
             self._has_read(),
-            self._has_no_room,
+            self._no_room.lasts,
             self._known.log_of,
         )
 
@@ -785,7 +786,7 @@ class FailoverAgent(Service):
             self._end_leadership(f"{view.leader.node} leads, epoch {view.leader.epoch}")
             return  # a key of an older epoch comes from a coordinator that was set back: it is written again
         if not leadership.is_held():
-            self._end_leadership("the lease has ended, and not all other members have promised to wait")
+            self._end_leadership(LEASE_OVER)
             return
         is_ours = held is not None and held.create_revision == self._created
         if not is_ours or self.doubts_keys or self._is_doubted(view):
@@ -809,7 +810,7 @@ class FailoverAgent(Service):
         if leadership is None or keeper is None or members is None or view is None:
             return
         if not leadership.is_held():
-            self._end_leadership("the lease has ended, and not all other members have promised to wait")
+            self._end_leadership(LEASE_OVER)
             return
         if not keeper.is_settled:
             await self._settle(keeper, view)
@@ -1115,7 +1116,7 @@ class FailoverAgent(Service):
     def _look_at_right(self) -> None:
         self._expiry = None
         if self.leadership is not None and not self.leadership.is_held():
-            self._end_leadership("the lease has ended, and not all other members have promised to wait")
+            self._end_leadership(LEASE_OVER)
         else:
             self._expire_later()
 

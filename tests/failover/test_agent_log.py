@@ -80,15 +80,21 @@ class FullNode(Node):
 
 
 class LogTests(SynchronousTestCase):
+    def setUp(self) -> None:
+        self.clock = Clock()
+
+    def agent(self, coordinator: MemoryCoordinator, node: Node) -> FailoverAgent:
+        its_node: Any = node
+        times = Times(self.clock, self.clock.seconds)
+        return FailoverAgent(Identity("C", "B", "a", b""), coordinator, its_node, times)
+
     def problems(self, errors: Iterator[CoordinatorError]) -> list[str]:
         """What is logged as the coordinator's problem within a minute."""
-        clock = Clock()
-        node: Any = Node()
-        agent = FailoverAgent(Identity("C", "B", "a", b""), Failing(clock, errors), node, Times(clock, clock.seconds))
+        agent = self.agent(Failing(self.clock, errors), Node())
         with capturedLogs() as logged:
             agent.startService()
             for _ in range(SECONDS):
-                clock.advance(1)
+                self.clock.advance(1)
         return [each["problem"] for each in logged if each.get("event") == Event.COORDINATOR_PROBLEM]
 
     def test_silence_is_one_line_whichever_endpoint_is_silent(self) -> None:
@@ -108,45 +114,37 @@ class LogTests(SynchronousTestCase):
         )
 
     def test_a_coordinator_that_lies_is_not_asked_for_ever(self) -> None:
-        clock = Clock()
-        node: Any = Node()
-        lying = Lying(MemoryStore(clock), "a")
-        agent = FailoverAgent(Identity("C", "B", "a", b""), lying, node, Times(clock, clock.seconds))
+        lying = Lying(MemoryStore(self.clock), "a")
+        agent = self.agent(lying, Node())
         agent.startService()
-        clock.pump([0.05] * 20)
+        self.clock.pump([0.05] * 20)
         self.assertIn("does not keep", str(agent.problem))
         self.assertLess(lying.asked, 3 * MAX_TRIES)
         stopping = agent.stopService()
-        clock.pump([0.05] * 20)
+        self.clock.pump([0.05] * 20)
         self.successResultOf(stopping)
 
     def test_a_member_whose_disk_is_full_says_so_once_and_tells_nobody_of_its_log(self) -> None:
-        clock, node = Clock(), FullNode()
-        store = MemoryStore(clock)
-        its_node: Any = node
-        identity, times = Identity("C", "B", "a", b""), Times(clock, clock.seconds)
-        agent = FailoverAgent(identity, MemoryCoordinator(store, "a"), its_node, times)
+        store, node = MemoryStore(self.clock), FullNode()
+        agent = self.agent(MemoryCoordinator(store, "a"), node)
         with capturedLogs() as logged:
             agent.startService()
-            clock.pump([0.1] * 100)
+            self.clock.pump([0.1] * 100)
         told = [each["what"] for each in logged if each.get("event") == Event.WAITS_FOR_ROOM]
         self.assertEqual(told, ["what this node knows of its cluster"])
         self.assertIn("waits for room on its disk: No space left", agent.reason)
         self.assertEqual(store.state.range(prefix_of("C", "B")).keys, {})
         node.is_full = False
-        clock.pump([0.1] * 20)
+        self.clock.pump([0.1] * 20)
         self.assertEqual(node.known.boot, "boot-1")
         self.assertIn(prefix_of("C", "B") + MEMBERS + "a", store.state.range(prefix_of("C", "B")).keys)
 
     def test_a_stop_does_not_wait_for_room(self) -> None:
-        clock = Clock()
-        node: Any = FullNode()
-        coordinator = MemoryCoordinator(MemoryStore(clock), "a")
-        agent = FailoverAgent(Identity("C", "B", "a", b""), coordinator, node, Times(clock, clock.seconds))
+        agent = self.agent(MemoryCoordinator(MemoryStore(self.clock), "a"), FullNode())
         agent.startService()
-        clock.advance(0.1)
+        self.clock.advance(0.1)
         stopping = agent.stopService()
-        clock.advance(0)
+        self.clock.advance(0)
         self.successResultOf(stopping)
 
     def test_keys_without_end_are_refused_at_once(self) -> None:

@@ -25,6 +25,15 @@ def show_tells(cluster: Cluster, words: str) -> None:
     wait_until(is_told, words)
 
 
+def leave_and_come_back(cluster: Cluster) -> None:
+    """The sync set loses the follower and has it again: a copy of the keys from before is too old."""
+    leader, follower = cluster.pair()
+    follower.kill()
+    cluster.wait_for_sync(leader.name)
+    follower.start()
+    cluster.wait_for_sync(leader.name, follower.name)
+
+
 def test_an_old_journal_of_the_witness_lets_nobody_lead_who_knows_less(tmp_path: Path) -> None:
     with running_cluster(tmp_path) as cluster:
         last, other = cluster.pair()
@@ -58,10 +67,7 @@ def test_an_etcd_that_was_put_back_gets_its_keys_from_the_leader(tmp_path: Path)
         load = cluster.load()
         load.wait_for_more()
         etcd.save_copy(tmp_path / "copy")
-        second.kill()
-        cluster.wait_for_sync(first.name)
-        second.start()
-        cluster.wait_for_sync(first.name, second.name)
+        leave_and_come_back(cluster)
         etcd.put_copy_back(tmp_path / "copy")
         first.wait_for_event(Event.FAILOVER_KEYS_WRITTEN)
         cluster.mend()
@@ -80,10 +86,7 @@ def test_a_lower_raft_term_is_told_and_an_order_heals_the_cluster(tmp_path: Path
             load = cluster.load()
             load.wait_for_more()
             etcd.save_copy(tmp_path / "copy")
-            second.kill()
-            cluster.wait_for_sync(first.name)
-            second.start()
-            cluster.wait_for_sync(first.name, second.name)
+            leave_and_come_back(cluster)
             load.wait_for_more()
             load.stop()
             etcd.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +14,7 @@ from rmqha.pipeline.session import JavaError, find_java, session
 from tests.needs import need
 from tests.pipeline.lake import make_store
 from tests.pipeline.nodes import Cluster
-from tests.pipeline.tables import PACKAGES
+from tests.pipeline.tables import with_package
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,22 +36,13 @@ TABLES = [TableFormat.DELTA, TableFormat.ICEBERG]
 @pytest.fixture(params=TABLES, ids=lambda kind: kind.value)
 def kind(request: pytest.FixtureRequest) -> TableFormat:
     """A format of tables, whose package is there."""
-    return _with_package(request.param)
+    return with_package(request.param)
 
 
 @pytest.fixture(params=[TableFormat.PARQUET, *TABLES], ids=lambda kind: kind.value)
 def any_kind(request: pytest.FixtureRequest) -> TableFormat:
     """The same, or no table."""
-    return _with_package(request.param)
-
-
-def _with_package(table: TableFormat) -> TableFormat:
-    try:
-        if table in PACKAGES:
-            importlib.import_module(PACKAGES[table])
-    except ModuleNotFoundError as error:
-        need(f"{error.name} is not installed: pip install 'rmqha[{table.value}]'")
-    return table
+    return with_package(request.param)
 
 
 @pytest.fixture

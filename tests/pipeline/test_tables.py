@@ -29,7 +29,7 @@ from rmqha.settings import Settings
 from tests.pipeline.bodies.test_archived import lay
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, as_old, options_of, visible_files
 from tests.pipeline.microbatches import Query
-from tests.pipeline.tables import PACKAGES, manifests_of, table_of, table_offsets, versions_of
+from tests.pipeline.tables import PACKAGES, manifests_of, table_of, table_offsets, versions_of, with_package
 
 pytestmark = pytest.mark.long
 
@@ -93,7 +93,7 @@ def test_it_stays_a_table_in_runs_that_do_not_say_so(store: Path, lake: Path, ki
 
 @pytest.mark.parametrize("job", [partial(expire, before=0), partial(compact, engine=LocalEngine())])
 def test_what_dead_commits_left_is_removed_a_day_later(store: Path, lake: Path, job: Callable[[Path], object]) -> None:
-    pytest.importorskip(PACKAGES[TableFormat.ICEBERG])
+    with_package(TableFormat.ICEBERG)
 
     def files() -> set[Path]:
         return set(metadata.iterdir())
@@ -126,8 +126,8 @@ def test_an_archive_of_files_becomes_a_table_later(store: Path, lake: Path, kind
 
 
 def test_an_archive_may_be_both_tables(store: Path, lake: Path) -> None:
-    for one in PACKAGES.values():
-        pytest.importorskip(one)
+    for one in PACKAGES:
+        with_package(one)
     run_job(store, lake, TableFormat.DELTA, endingOffset=SEGMENT_SIZE)
     run_job(store, lake, TableFormat.ICEBERG)
     check_once(lake, TableFormat.DELTA)

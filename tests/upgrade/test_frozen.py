@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +179,7 @@ def test_a_node_of_today_serves_the_store_of_a_killed_one(frozen: Path) -> None:
         options = ["--role=async-master", "--name=broker-a", "--port=0", f"--namesrv={names.address}"]
         with TwistdNode(frozen, options, store=frozen / UNCLEAN) as node:
             for topic in ("Orders", "Bestellungen", "%DLQ%shipping"):
-                wait_until(
-                    lambda topic=topic: serves(names.address, UNCLEAN, topic),  # type: ignore[misc]
-                    f"all messages of {topic}",
-                )
+                wait_until(partial(serves, names.address, UNCLEAN, topic), f"all messages of {topic}")
             assert node.stop() == 0
 
 

@@ -511,12 +511,15 @@ class ChangesTests(SlaveSyncTestCase):
         self.copy_log_to(slave)
         return slave, old, lone
 
+    def assert_deleted(self, lone: list[Record]) -> None:
+        """After a while the topic begins anew in the open store, with this message."""
+        self.pass_until(lambda: len(self.queues_of(self.store)) == 1)
+        self.dispatch()
+        self.assertEqual(self.queues_of(self.store), {0: lone})
+
     def assert_not_deleted(self, slave: MessageStore, old: dict[int, list[Record]], reason: str) -> None:
         with log_lines() as lines:
-            for _ in range(100):
-                self.pass_by(1)
-                if "starts again from 0" in lines():
-                    break
+            self.pass_until(lambda: "starts again from 0" in lines())
             self.assertIn(f"but the master {reason}: the topic counts as not deleted", lines())
         self.assertEqual(self.queues_of(slave), old)
         self.assertEqual(slave.derived.dispatcher.deleted, NOTHING_DELETED)
@@ -553,9 +556,7 @@ class ChangesTests(SlaveSyncTestCase):
         self.pass_by(12)
         self.assertEqual(self.queues_of(slave), old)
         master.unknown.clear()
-        self.pass_until(lambda: len(self.queues_of(slave)) == 1)
-        self.dispatch()
-        self.assertEqual(self.queues_of(slave), {0: lone})
+        self.assert_deleted(lone)
 
     def test_a_slave_that_stops_before_the_answer_asks_again_after_its_next_start(self) -> None:
         master = self.serve(MASTER, *all_tables())
@@ -568,9 +569,7 @@ class ChangesTests(SlaveSyncTestCase):
         self.assertEqual(self.queues_of(self.store), old)
         master.queues = {("T", 0): lone}
         self.follow(MASTER)
-        self.pass_until(lambda: len(self.queues_of(self.store)) == 1)
-        self.dispatch()
-        self.assertEqual(self.queues_of(self.store), {0: lone})
+        self.assert_deleted(lone)
         self.close_store()
         self.assertFalse(restarts_path(slave.root).exists(), "it has its answer")
 
@@ -585,9 +584,7 @@ class ChangesTests(SlaveSyncTestCase):
             self.assertEqual(lines().count("does not let us ask whether it has deleted T"), 1)
         self.assertEqual(self.queues_of(slave), old)
         master.forbidden.clear()
-        self.pass_until(lambda: len(self.queues_of(slave)) == 1)
-        self.dispatch()
-        self.assertEqual(self.queues_of(slave), {0: lone})
+        self.assert_deleted(lone)
 
     def test_a_java_master_is_asked_within_a_second_after_a_message_of_an_unknown_topic(self) -> None:
         fast, master = self.serve(FAST, *all_tables()), self.serve(MASTER, *all_tables())
