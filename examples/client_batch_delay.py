@@ -17,14 +17,15 @@ async def main(name_servers: str) -> None:
         result = await producer.send_batch(batch)  # one request, one queue, all or none
         print(result.status.name, result.queue_offset)
 
-        puller = client.pull_consumer("batch-consumers")
-        found = await puller.pull(result.queue, result.queue_offset)
-        print([record.body.decode() for record in found.messages])
-
         await producer.send(Message("BatchTopic", b"a second later", delay_level=1), result.queue)
-        while not (found := await puller.pull(result.queue, found.next_begin_offset, suspend_seconds=15)).messages:
-            pass
-        print([record.body.decode() for record in found.messages])
+
+        puller = client.pull_consumer("batch-consumers")
+        offset = result.queue_offset
+        while offset < result.queue_offset + 6:
+            found = await puller.pull(result.queue, offset, suspend_seconds=15)
+            for record in found.messages:
+                print(record.body.decode())
+            offset = found.next_begin_offset
 
 
 if __name__ == "__main__":
