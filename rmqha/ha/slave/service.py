@@ -3,12 +3,15 @@
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 from twisted.application.internet import backoffPolicy
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
@@ -62,6 +65,8 @@ QUEUES_STUCK_SECONDS = 60.0
 ACL_WORDS = ("aclexception", "no accesskey", "accesskey is configured", "acl")
 PROBE_TIMEOUT_SECONDS = 8.0
 """If a master's last segment is empty, it answers a probe with a heartbeat, after at most six seconds."""
+MORE_QUESTIONS = 2
+"""How often a slave without a log asks again in all, if its master does not answer in time."""
 
 
 class OnGap(Enum):
@@ -189,6 +194,7 @@ class HASlaveService(Service):
         self._options = options
         self._endpoint = master.endpoint
         self._view_of_master = master.view
+        self._more_questions = MORE_QUESTIONS
         self._told_warning: str | None = None
         self._master_address = master.address
         self._clock = clock
@@ -382,7 +388,7 @@ class HASlaveService(Service):
             await self._let_waits_end()
         view: MasterView | None = None
         if self._view_of_master is not None:
-            view = await self._ask_remoting(self._view_of_master, with_segment_size=True)
+            view = await self._ask_remoting(partial(self._ask_patiently, self._view_of_master), with_segment_size=True)
         if view is None:
             try:
                 view = MasterView(last_segment_offset=await probe_last_segment(self._endpoint, self._clock))
@@ -402,6 +408,16 @@ class HASlaveService(Service):
         self._take_segment_size(view.segment_size)
         self._store.adopt_derived_file_settings(view.derived_file_settings)
         return view
+
+    async def _ask_patiently(
+        self, view_of_master: Callable[[bool], Awaitable[MasterView]], with_segment_size: bool
+    ) -> MasterView:
+        """Ask a busy master again if we have no log yet: its answer decides the sizes of our files."""
+        while self._more_questions > 0 and not self._store.commit_log.segment_bases:
+            self._more_questions -= 1
+            with suppress(DeferredTimeoutError):
+                return await view_of_master(with_segment_size)
+        return await view_of_master(with_segment_size)
 
     def _take_segment_size(self, size: int | None) -> None:
         """Use the master's segment size, unless ours is configured. None means that the master did not give it."""

@@ -1,7 +1,7 @@
 """A slave's service: it reconnects, acts on verdicts, and decides when and how a ``--once`` run ends."""
 
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 from twisted.application.service import IService
 from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.logger import capturedLogs
 from zope.interface.verify import verifyObject
 
@@ -40,6 +41,41 @@ class InterfaceTests(SlaveNodeTestCase):
         self.start()
         verifyObject(IConnectionOwner, self.service)
         verifyObject(IService, self.service)
+
+
+class BusyMasterTests(SlaveNodeTestCase):
+    """A slave without a log takes the sizes of its files from its master's answer, so it asks a busy one again."""
+
+    timeouts = 2
+
+    def ask_remoting(self, with_segment_size: bool) -> Awaitable[MasterView]:
+        self.view = VIEW if len(self.questions) >= self.timeouts else DeferredTimeoutError()
+        return super().ask_remoting(with_segment_size)
+
+    def first_report(self) -> int:
+        """The first offset that a new connection reports, after all questions."""
+        line = self.accept()
+        for _ in range(self.timeouts):
+            self.clock.advance(0)
+        (offset,) = reports_in(line.take())
+        return offset
+
+    def test_the_answer_to_the_third_question_decides(self) -> None:
+        self.start(mappedFileSizeCommitLog="")
+        self.assertEqual((self.first_report(), len(self.questions)), (1, 3))
+        self.assertEqual(self.log.segment_size, SEGMENT_SIZE)
+
+    def test_a_master_that_never_answers_is_asked_three_times(self) -> None:
+        self.timeouts = 100
+        self.start()
+        line = self.accept()
+        for _ in range(self.timeouts):
+            self.clock.advance(0)
+        self.assertEqual(len(self.questions), 3)
+        self.lose(line)
+        self.accept()
+        self.clock.advance(0)
+        self.assertEqual(len(self.questions), 4, "the next connection asks once")
 
 
 class OnceTests(SlaveNodeTestCase):
