@@ -34,7 +34,8 @@ from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
 from rmqha.rereading import reread_certificates
 from rmqha.settings import SettingsError, TlsMode, make_settings
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import NoStore, StoreError
+from rmqha.store.log.mappedfile import check_not_among_segments
 from rmqha.tls.certificates import TLSError
 from rmqha.tls.endpoints import TLSSources
 from rmqha.web.namesrvweb import name_server_web
@@ -222,9 +223,14 @@ def _folder(text: str) -> Path:
     if not text or "\0" in text:
         raise SettingsError(f"folder={text!r} is not a folder")
     try:
-        return Path(text).expanduser().absolute()  # a daemon may go to another folder before the file is made
+        folder = Path(text).expanduser().absolute()  # a daemon may go to another folder before the file is made
     except RuntimeError:
         raise SettingsError(f"folder={text} starts with ~ and the name of a user without a home folder") from None
+    try:
+        check_not_among_segments(folder)
+    except NoStore as error:
+        raise SettingsError(str(error)) from None
+    return folder
 
 
 class Witness:

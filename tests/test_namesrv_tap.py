@@ -84,6 +84,18 @@ class OptionsTests(SynchronousTestCase):
                 self.assertEqual(leaving.code, 2)
                 self.assertRegex(stderr.getvalue(), r"^rmqha: .*" + words + r".*\(see twistd rmqha-namesrv --help\)\n$")
 
+    def test_folders_among_the_segments_of_a_log_are_refused(self) -> None:
+        segments = new_folder(self) / "commitlog"
+        segments.mkdir()
+        (segments / f"{0:020d}").touch()
+        for options in ([f"--folder={segments}"], ["--witness=9877", f"--witness-folder={segments}/witness"]):
+            with self.subTest(options):
+                stderr = StringIO()
+                self.patch(sys, "__stderr__", stderr)
+                leaving = self.assertRaises(SystemExit, self.options, *options)
+                self.assertEqual(leaving.code, 2)
+                self.assertIn(f"the folder of segments {segments}: name another place", stderr.getvalue())
+
     def test_a_witness_that_everybody_may_use_is_told_of(self) -> None:
         certificate = Authority(new_folder(self)).issue("witness")
         login = new_folder(self) / "login"

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "job archive --table delta": ("job", "archive", "{store}", "--output", OUTPUT, "--table", "delta"),
     "job rebuild": ("job", "rebuild", "{store}", "--output", OUTPUT),
     "job reconcile": ("job", "reconcile", "{store}", "--against", "{lake}", "--output", "{output}/found.csv"),
+    "job stats --chart": ("job", "stats", "{store}", "--chart", "{output}/chart.svg"),
     "job reconcile --scratch": ("job", "reconcile", "{store}", "--against", "{lake}", "--scratch", OUTPUT),
     "replay": ("replay", "{store}", "--broker", "127.0.0.1:1", "--progress", "{output}/progress"),
     "job replay": ("job", "replay", "{lake}", "--broker", "127.0.0.1:1", "--progress", "{output}/progress"),

@@ -38,7 +38,7 @@ from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, Syncable, next_checkpoint
-from rmqha.store.log.mappedfile import DISK, Disk, file_name
+from rmqha.store.log.mappedfile import DISK, Disk, check_not_among_segments, file_name
 from rmqha.store.log.recovery import (
     Examination,
     LogDamaged,
@@ -134,6 +134,7 @@ class MessageStore:
         self.root = settings.store_path_root_dir
         self.disk = disk
         self._now_ms = now_ms
+        check_not_among_segments(self.root)
         disk.make_folder(self.root)
         check_no_dledger(self.root)
         self._lock_file = disk.lock(self.root / LOCK_FILE)

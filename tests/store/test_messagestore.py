@@ -24,7 +24,7 @@ from rmqha.store import opening
 from rmqha.store.derived.consumequeue import Unit
 from rmqha.store.derived.queuetable import open_queues
 from rmqha.store.derived.replacing import doubt, is_doubted
-from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.errors import NoStore, StoreError, StoreInUse
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import segment_size_of
 from rmqha.store.log.flush import Flusher
@@ -90,6 +90,17 @@ class OpenAndCloseTests(MessageStoreTestCase):
         self.assertEqual((store.commit_log.min_offset, store.commit_log.max_offset), (0, 0))
         self.assertEqual(sorted(os.listdir(self.root)), ["abort", "lock"])
         self.assertTrue(store.recovery.clean_stop)
+
+    def test_the_segments_of_a_log_are_no_place_for_a_store(self) -> None:
+        store = self.open()
+        store.commit_log.append(sized_record(200))
+        self.close(store)
+        link = self.root.parent / "link"
+        link.symlink_to(self.root / "commitlog")
+        for place in (self.root / "commitlog", self.root / "commitlog" / "new", link):
+            with self.subTest(place), self.assertRaisesRegex(NoStore, "the folder of segments .*: name another place"):
+                self.open(root=place)
+        self.assertEqual(self.open().commit_log.max_offset, 200)
 
     def test_a_closed_store_says_so(self) -> None:
         store = self.open()

@@ -20,6 +20,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.stats import Stats, TopicStats
 from rmqha.pipeline.jobs.table import HEADINGS, printable, table_rows
+from rmqha.store.offline.newstore import check_place
 
 FORMATS = (".png", ".svg", ".html")
 MAX_TOPICS = 30
@@ -43,11 +44,12 @@ Draw = Callable[[Stats, str], None]
 def chart_file(path: Path) -> Iterator[Draw]:
     """A function that draws into a file, whose suffix gives the format. The file is written as a whole, or not at all.
 
-    Raises OptionError for another suffix, and OSError if the file cannot be created, before anything is drawn.
+    Raises OptionError for another suffix, WrongPlace for a file in a store or an archive, and OSError if the file cannot be created, before anything is drawn.
     """
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise OptionError(f"{path}: a chart is a file named {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
+    check_place(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         try:

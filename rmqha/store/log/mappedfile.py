@@ -21,7 +21,7 @@ from pathlib import Path
 from shlex import quote
 from typing import IO, Protocol
 
-from rmqha.store.errors import StoreError, name_file
+from rmqha.store.errors import NoStore, StoreError, name_file
 from rmqha.store.log.lockfile import LockFile
 from rmqha.wire.record import Buffer
 
@@ -745,6 +745,27 @@ def list_segments(folder: Path) -> list[tuple[int, int]]:
         segments.append((int(name), status.st_size))
     segments.sort()
     return segments
+
+
+def has_segments(folder: Path) -> bool:
+    """Whether a folder has a file whose name is that of a segment. False if it cannot be read. Raises OSError."""
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
+        return any(len(entry.name) == FILE_NAME_DIGITS and entry.name.isdecimal() for entry in entries)
+    return False
+
+
+def check_not_among_segments(folder: Path) -> None:
+    """Call it before a process keeps files of its own in a folder. Links are followed.
+
+    Another file among the segments keeps the node of that log from starting. Raises NoStore, OSError.
+    """
+    place = folder.resolve()
+    for around in (place, *place.parents):
+        if has_segments(around):
+            raise NoStore(
+                f"{folder} is{'' if around == place else ' inside'} the folder of segments {around}: name another "
+                "place. A store is the folder above its commitlog"
+            )
 
 
 def sync_folder(folder: Path) -> None:

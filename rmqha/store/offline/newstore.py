@@ -4,7 +4,6 @@ The store is made in ``.NAME.incomplete`` next to the output. If the process is 
 stays as it was. The next run recognizes the folder by a marker file, removes what is in it, and starts again.
 """
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ import orjson
 
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.lockfile import LockFile
-from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, sync_file_system, sync_folder
+from rmqha.store.log.mappedfile import has_segments, sync_file_system, sync_folder
 from rmqha.store.nodestate import NODE_FOLDER, state_path
 
 INCOMPLETE_FILE = "incomplete.json"
@@ -60,17 +59,11 @@ def check_place(output: Path) -> None:
 
 def _what_is(folder: Path) -> str | None:
     """What sort of folder of ours, or of Java's, it is."""
-    if state_path(folder).exists() or _has_segments(folder / LOG_FOLDER):
+    if state_path(folder).exists() or has_segments(folder / LOG_FOLDER):
         return "store"
-    if _has_segments(folder):
+    if has_segments(folder):
         return "folder of segments"
     return "archive" if (folder / ARCHIVE_MARK).is_dir() else None
-
-
-def _has_segments(folder: Path) -> bool:
-    with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
-        return any(len(entry.name) == FILE_NAME_DIGITS and entry.name.isdecimal() for entry in entries)
-    return False
 
 
 def existing_parent(path: Path) -> Path:
