@@ -423,7 +423,7 @@ class BrokerService(OrderedServices):
         families = [
             self._send_processors(),
             self._pull_processors(),
-            OffsetProcessors(self.store, self.consumer_offsets).processors(),
+            OffsetProcessors(self.store, self.consumer_offsets, self.consumers).processors(),
             QueryProcessors(self.store, self.settings.default_query_max_num).processors(),
             ClientManageProcessor(self.producers, self.consumers, self.topics, self.groups, self.clock).processors(),
             ConfirmedProcessor(self.store.read_limit, self.clock).processors(),

@@ -230,7 +230,7 @@ class OverviewProcessor:
             if self._topics.get(name) is None or is_left_out:
                 continue
             for queue_id, offset in self._consumer_offsets.of_queues(source, name).items():
-                self._consumer_offsets.commit(target, name, queue_id, offset, who)
+                self._consumer_offsets.order(target, name, queue_id, offset, who)
                 copied += 1
                 if copied % QUEUES_AT_ONCE == 0:
                     yield

@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.configmanager import breathe
 from rmqha.broker.tables.groups import check_group
 from rmqha.broker.tables.topics import topic_problem
@@ -46,6 +47,11 @@ ALONE_SECONDS = 30.0
 Java's drops the queue, waits 10 s, and begins again. The pull that it held meanwhile ends after 15 s. If that were
 answered with the new offset, Java's consumer would begin again a second time, 10 s later.
 """
+RESET_STANDS = (
+    f"the offset stays where a reset has set it, until a consumer reads there, at most {RESET_SECONDS:.0f} s long, or "
+    "until no consumer of the group is connected"
+)
+"""The answer to a commit that does not count."""
 KEYS_AT_ONCE = 1000
 """Keys copied per reactor turn."""
 
@@ -97,14 +103,21 @@ class ConsumerOffsetManager(PeriodicService):
         """The group's next offset in the queue; -1 if it has none."""
         return self.table.offset_table.get(topic_at_group(topic, group), {}).get(queue_id, NO_OFFSET)
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> bool:
         """Set the group's next offset. ``client`` is the client that commits it, for the log. Raises RequestRefused.
 
         After a reset it counts only when a consumer has gone on at the new offset: until then consumers commit what
-        they held before.
+        they held before. Whether it counts.
         """
-        if self.reset_offset(group, topic, queue_id) is None:
-            self._set(group, topic, queue_id, offset, client)
+        if self.reset_offset(group, topic, queue_id) is not None:
+            return False
+        self._set(group, topic, queue_id, offset, client)
+        return True
+
+    def order(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
+        """Set the group's next offset as an operator wants, which ends a reset of the queue. Raises RequestRefused."""
+        self._set(group, topic, queue_id, offset, client)
+        self._resets.pop((topic_at_group(topic, group), queue_id), None)
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, client: str) -> None:
         """Set the next offset of a group whose consumers are connected, as an operator wants. Raises RequestRefused."""
@@ -344,9 +357,12 @@ def _check_names(group: str, topic: str) -> None:
 class OffsetProcessors:
     """Answers requests for offsets of consumers and of queues."""
 
-    def __init__(self, store: MessageStore, consumer_offsets: ConsumerOffsetManager) -> None:
+    def __init__(
+        self, store: MessageStore, consumer_offsets: ConsumerOffsetManager, consumers: ConsumerManager
+    ) -> None:
         self._store = store
         self._consumer_offsets = consumer_offsets
+        self._consumers = consumers
 
     def processors(self) -> Processors:
         """By request code."""
@@ -374,16 +390,18 @@ class OffsetProcessors:
         return _answer(offset=offset)
 
     def update_consumer_offset(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """Store a group's offset. On a slave it counts until the master's table is copied."""
+        """Store a group's offset. On a slave it counts until the master's table is copied.
+
+        Tools send it too, if no consumer of the group is connected. Consumers of Java send it one-way.
+        """
         header = Header(request)
         host, port = connection.peer_host
-        self._consumer_offsets.commit(
-            header.text("consumerGroup"),
-            header.text("topic"),
-            queue_id_of(header),
-            header.integer("commitOffset"),
-            f"{host}:{port}",
-        )
+        group, topic, queue_id = header.text("consumerGroup"), header.text("topic"), queue_id_of(header)
+        offset, client = header.integer("commitOffset"), f"{host}:{port}"
+        if not request.is_oneway and self._consumers.get(group) is None:
+            self._consumer_offsets.order(group, topic, queue_id, offset, client)
+        elif not self._consumer_offsets.commit(group, topic, queue_id, offset, client):
+            return RemotingCommand(ResponseCode.SUCCESS, remark=RESET_STANDS)
         return _answer()
 
     def search_offset_by_timestamp(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:

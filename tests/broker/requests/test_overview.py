@@ -211,6 +211,12 @@ class CloneTests(OverviewTestCase):
         self.assertEqual(self.offsets.of_queues("G2", "TOther"), {0: 5})
         self.assertEqual(self.offsets.of_queues("G1", "T"), {0: 3, 1: 1})
 
+    def test_a_reset_that_waits_for_consumers_does_not_hinder(self) -> None:
+        self.commit("G1", 3, 1)
+        self.offsets.reset("G2", "T", 0, 1, "an operator")
+        self.clone()
+        self.assertEqual(self.offsets.of_queues("G2", "T"), {0: 3, 1: 1})
+
     def test_topics_to_which_the_connected_group_does_not_subscribe_are_left_out(self) -> None:
         self.commit("G1", 3, 1)
         self.heartbeat("G1", "TOther")

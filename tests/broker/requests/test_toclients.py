@@ -9,7 +9,7 @@ from rmqha.broker.requests.toclients import CALL_TIMEOUT_SECONDS, STATUS_TIMEOUT
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
-from rmqha.broker.tables.offsets import RESET_SECONDS, ConsumerOffsetManager
+from rmqha.broker.tables.offsets import RESET_SECONDS, ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.steps import at_once
 from rmqha.store.metadata import TopicConfig
@@ -41,6 +41,7 @@ class ToClientsTestCase(BrokerStoreTestCase):
         tables = BrokerTables(self.topics, self.groups, self.offsets)
         self.processors = {
             **ToClientsProcessor(self.store, "broker-a", tables, self.consumers).processors(),
+            **OffsetProcessors(self.store, self.offsets, self.consumers).processors(),
             **ClientManageProcessor(
                 ProducerManager(), self.consumers, self.topics, self.groups, self.clock
             ).processors(),
@@ -135,6 +136,29 @@ class ResetTests(ToClientsTestCase):
         self.clock.advance(RESET_SECONDS)
         self.consume(10, 10)
         self.assertEqual(self.held(), [10, 10])
+
+    def update(self, offset: int) -> RemotingCommand:
+        """What a tool, or a consumer of Go, sends for queue 0."""
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": offset}
+        answer = self.tool.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+        self.assertEqual(answer.code, ResponseCode.SUCCESS)
+        return answer
+
+    def test_after_a_reset_a_tool_may_set_the_offset_of_a_group_whose_consumers_are_gone(self) -> None:
+        self.consume(9, 9)
+        self.reset(self.stored[5])
+        self.assertIn("until a consumer reads there", self.update(7).remark or "")
+        self.assertEqual(self.held(), [5, 5])
+        self.joined.line.lose()
+        self.carry()
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "8"}
+        late = RemotingCommand(RequestCode.UPDATE_CONSUMER_OFFSET, flag=ONEWAY_FLAG, ext_fields=fields)
+        self.tool.line.deliver(frame(late))
+        self.assertEqual(self.held(), [5, 5], "a consumer that lost its connection sends it so")
+        self.assertIsNone(self.update(7).remark)
+        self.assertEqual(self.held(), [7, 5])
+        self.consume(8, 8)
+        self.assertEqual(self.held(), [8, 5], "the order has ended the reset of its queue")
 
     def test_a_c_tool_lets_consumers_have_a_list(self) -> None:
         self.consume(9, 9)

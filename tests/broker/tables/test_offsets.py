@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute
 from twisted.python.failure import Failure
 
+from rmqha.broker.tables.clients import ConsumerManager
+from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import V5_0_0, ConsumerOffsetManager, OffsetLimits, OffsetProcessors
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import at_once
@@ -37,7 +39,9 @@ class OffsetsTestCase(BrokerStoreTestCase):
     def serve(self, run_in_thread: RunInThread = execute) -> None:
         """Answer requests about the store that is open."""
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, INTERVAL_MS, run_in_thread)
-        self.peer = self.client(OffsetProcessors(self.store, self.offsets).processors())
+        groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.consumers = ConsumerManager(self.settings, groups)
+        self.peer = self.client(OffsetProcessors(self.store, self.offsets, self.consumers).processors())
 
     def commit(self, offset: int, queue_id: int = 0, group: str = "G") -> None:
         """A consumer commits."""
@@ -170,7 +174,7 @@ class HostileCommitTests(OffsetsTestCase):
         self.offsets = ConsumerOffsetManager(
             self.folder, self.clock, INTERVAL_MS, execute, limits=OffsetLimits(table_bytes=100_000)
         )
-        self.peer = self.client(OffsetProcessors(self.store, self.offsets).processors())
+        self.peer = self.client(OffsetProcessors(self.store, self.offsets, self.consumers).processors())
         last = 2**63 - 1
         answers = []
         for number in range(3000):
