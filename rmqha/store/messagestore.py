@@ -514,6 +514,13 @@ class MessageStore:
         """Whether the topic that a waiting message goes to was deleted since the message was stored."""
         return self.derived.dispatcher.deleted.is_deleted(topic, record.physical_offset)
 
+    def is_of_deleted(self, topic: str, queue_id: int, offset: int) -> bool:
+        """Whether an offset is beyond the end of a queue that began again when its topic was deleted.
+
+        A consumer that outlives the deletion has it from before.
+        """
+        return topic in self.derived.dispatcher.deleted.marks and offset > self.reader.next_offset(topic, queue_id)
+
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""
         return self.derived.dispatcher.take_unflushed()

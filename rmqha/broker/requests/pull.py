@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 from twisted.internet.defer import Deferred, succeed
@@ -359,7 +359,8 @@ class PullMessageProcessor:
 
     def _commit(self, connection: RemotingProtocol, pull: PullRequest) -> None:
         """Take the offset that a pull commits."""
-        if pull.sys_flag & COMMIT_OFFSET_FLAG and not self._store.is_slave:
+        is_old = self._store.is_of_deleted(pull.topic, pull.queue_id, pull.commit_offset)
+        if pull.sys_flag & COMMIT_OFFSET_FLAG and not self._store.is_slave and not is_old:
             host, port = connection.peer_host
             self._consumer_offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset, f"{host}:{port}")
 
@@ -475,6 +476,8 @@ class PullMessageProcessor:
                 error=str(error),
             )
             raise refused("store getMessage return null") from error
+        if found.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and self._has_read_no_new_message(pull):
+            found = replace(found, next_begin_offset=found.min_offset)
         self._pulled(pull.group, pull.topic, len(found.records), found.total_bytes)
         code = PULL_CODES[found.status]
         if found.status in OF_AN_EMPTY_QUEUE and pull.queue_offset == 0:
@@ -494,6 +497,12 @@ class PullMessageProcessor:
             if not self._corrects_offsets:
                 code, broker_id = ResponseCode.PULL_RETRY_IMMEDIATELY, group.broker_id
         return _answer(code, REMARKS.get(found.status, found.status.name), broker_id, found)
+
+    def _has_read_no_new_message(self, pull: PullRequest) -> bool:
+        """Whether a pull beyond the end goes on where its group was before the topic was deleted."""
+        if self._store.is_slave or not self._store.is_of_deleted(pull.topic, pull.queue_id, pull.queue_offset):
+            return False
+        return self._consumer_offsets.query(pull.group, pull.topic, pull.queue_id) < 0
 
     def _moved_by_reset(self, pull: PullRequest) -> RemotingCommand | None:
         """Sends a consumer to the offset to which an operator has reset its group, if it does not go there by itself;

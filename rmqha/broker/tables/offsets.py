@@ -392,12 +392,21 @@ class OffsetProcessors:
     def update_consumer_offset(self, connection: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
         """Store a group's offset. On a slave it counts until the master's table is copied.
 
+        A consumer that outlives the deletion of its topic still commits what it has read of the old one. That is
+        refused: the group would miss messages of a new topic of this name.
+
         Tools send it too, if no consumer of the group is connected. Consumers of Java send it one-way.
         """
         header = Header(request)
         host, port = connection.peer_host
         group, topic, queue_id = header.text("consumerGroup"), header.text("topic"), queue_id_of(header)
         offset, client = header.integer("commitOffset"), f"{host}:{port}"
+        if not self._store.is_slave and self._store.is_of_deleted(topic, queue_id, offset):
+            end = self._store.reader.next_offset(topic, queue_id)
+            raise refused(
+                f"queue {queue_id} of {shown(topic)} began again when the topic was deleted, and ends at {end}: "
+                f"{offset} is an offset of before"
+            )
         if not request.is_oneway and self._consumers.get(group) is None:
             self._consumer_offsets.order(group, topic, queue_id, offset, client)
         elif not self._consumer_offsets.commit(group, topic, queue_id, offset, client):

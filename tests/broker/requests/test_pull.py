@@ -15,7 +15,7 @@ from rmqha.broker.requests.pull import CHECK_SECONDS, MAX_HOLD_SECONDS, PullMess
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerData, ConsumerManager, MessageModel
 from rmqha.broker.tables.groups import SubscriptionGroupManager
-from rmqha.broker.tables.offsets import ALONE_SECONDS, ConsumerOffsetManager
+from rmqha.broker.tables.offsets import ALONE_SECONDS, NO_OFFSET, ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import ANSWER_BYTES_PER_TURN
@@ -29,7 +29,7 @@ from rmqha.wire.record import Record, encode_record
 from rmqha.wire.subscription import SubscriptionData
 from tests import examples
 from tests.acl.granted import Granted
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, any_header, bodies_in
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, any_header, bodies_in, deleted_topics
 from tests.ha.doubles import LineTransport, log_lines
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
@@ -243,6 +243,23 @@ class NothingTests(PullTestCase):
         self.assertEqual(self.pull(queueOffset=2, commitOffset=2, **commits).code, ResponseCode.SUCCESS)
         self.assertEqual(self.pull(queueOffset=7, commitOffset=5, **commits).code, ResponseCode.SUCCESS)
         self.assertEqual(self.offsets.query("G", "T", 0), 5)
+
+    def test_a_consumer_that_outlives_a_deletion_reads_the_new_topic_from_its_start(self) -> None:
+        self.put(*[b"%d" % number for number in range(9)])
+        self.groups.find_or_create("G")
+        self.offsets.commit("G", "T", 0, 9, "client")
+        deleting = deleted_topics(self, self.topics, self.offsets).delete("T")
+        self.clock.pump([0] * 10)
+        self.successResultOf(deleting)
+        self.topics.update(TopicConfig("T", read_queue_nums=QUEUES))
+        self.put(b"new", b"newer")
+        answer = self.pull(queueOffset=9, commitOffset=9, sysFlag=ADMIN | COMMIT)
+        self.assert_nothing(answer, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 0, 0, 2)
+        self.assertEqual(self.offsets.query("G", "T", 0), NO_OFFSET, "it commits what it had read before")
+        self.pull(queueOffset=2, commitOffset=2, sysFlag=ADMIN | COMMIT)
+        self.assertEqual(self.offsets.query("G", "T", 0), 2)
+        answer = self.pull(queueOffset=9)
+        self.assert_nothing(answer, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 2, 0, 2)
 
     def test_before_the_queues_begin(self) -> None:
         records = self.put(*[bytes(2_000)] * 100)

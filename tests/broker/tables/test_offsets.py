@@ -10,6 +10,7 @@ from twisted.python.failure import Failure
 from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import V5_0_0, ConsumerOffsetManager, OffsetLimits, OffsetProcessors
+from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.steps import at_once
 from rmqha.store.log.flush import RunInThread
@@ -17,7 +18,7 @@ from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict
 from tests import examples
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header, deleted_topics
 from tests.ha.doubles import PEER_NAME, log_lines
 from tests.remoting.test_protocol import frame
 
@@ -92,6 +93,22 @@ class ConsumerOffsetTests(OffsetsTestCase):
         )
         self.assertEqual(self.peer.answers(), [])
         self.assertEqual(self.offsets.query("G", "T", 0), 5)
+
+    def test_what_was_read_before_a_deletion_is_not_committed_after_it(self) -> None:
+        self.put(b"1", b"2", b"3")
+        topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        deleting = deleted_topics(self, topics, self.offsets).delete("T")
+        self.clock.pump([0] * 10)
+        self.successResultOf(deleting)
+        late = {"consumerGroup": "G", "topic": "T", "queueId": 0, "commitOffset": 3}
+        for end in (0, 1, 2):
+            refusal = self.peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **late)
+            words = f"queue 0 of T began again when the topic was deleted, and ends at {end}: 3 is an offset of before"
+            self.assert_refused([refusal], ResponseCode.SYSTEM_ERROR, words)
+            self.assert_answer(self.query(), ResponseCode.SUCCESS, {"offset": 0})
+            self.put(b"new")
+        self.commit(3)
+        self.assert_answer(self.query(), ResponseCode.SUCCESS, {"offset": 3})
 
     def test_a_new_group_begins_a_young_topic_at_0(self) -> None:
         """Or it would miss the topic's first messages (trap 10)."""
