@@ -44,8 +44,8 @@ Draw = Callable[[Stats, str], None]
 def chart_file(path: Path) -> Iterator[Draw]:
     """A function that draws into a file, whose suffix gives the format. The file is written as a whole, or not at all.
 
-    Raises OptionError for another suffix, WrongPlace for a file in a store or an archive, and OSError if the file cannot
-    be created, before anything is drawn.
+    Raises OptionError for another suffix, WrongPlace for a file in a store or an archive, and OSError if it cannot be
+    created, before anything is drawn.
     """
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
