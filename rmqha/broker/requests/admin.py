@@ -73,6 +73,8 @@ LISTED_ROW_COST = 256
 """Reading any entry takes as long as further bytes of this number."""
 ROWS_AT_ONCE = 16
 """Entries of a list that are added to a table per reactor turn."""
+REMOVES_OFFSETS = ("removeOffset", "cleanOffset")
+"""The field that asks for a group's offsets to go with it: its name in 4.9 and in 5.x."""
 NAMES_TOLD = 10
 """The most names of a list in the log."""
 REFUSED_BY_SLAVES = "Can't modify topic or subscription group from slave broker, please execute it from master broker."
@@ -386,7 +388,8 @@ class TopicAdminProcessor:
     def delete_subscription_group(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Delete a group. Its offsets, and the topic of its retries, go if that is requested."""
         header = Header(request)
-        return self._delete_group(connection, header.text("groupName"), header.boolean("removeOffset", False))
+        is_asked = [header.boolean(name, False) for name in REMOVES_OFFSETS]
+        return self._delete_group(connection, header.text("groupName"), any(is_asked))
 
     async def _delete_group(self, connection: RemotingProtocol, name: str, remove_offsets: bool) -> Later:
         self._tell(connection, f"deletes group {shown(name)}{' and its offsets' if remove_offsets else ''}")

@@ -376,13 +376,17 @@ class OffsetProcessors:
         }
 
     def query_consumer_offset(self, _: RemotingProtocol, request: RemotingCommand) -> RemotingCommand:
-        """A group's offset. In a young topic, whose first message still exists, a new group starts at 0."""
+        """A group's offset. In a young topic, whose first message still exists, a new group starts at 0.
+
+        Unless a client of 5.x says that it does not want to.
+        """
         header = Header(request)
         group, topic, queue_id = header.text("consumerGroup"), header.text("topic"), queue_id_of(header)
         offset = self._consumer_offsets.query(group, topic, queue_id)
         if offset < 0:
             reader = self._store.reader
-            if reader.min_offset(topic, queue_id) > 0 or reader.is_in_disk(topic, queue_id, 0):
+            may_be_0 = header.boolean("setZeroIfNotFound", True)
+            if not may_be_0 or reader.min_offset(topic, queue_id) > 0 or reader.is_in_disk(topic, queue_id, 0):
                 raise RequestRefused(
                     ResponseCode.QUERY_NOT_FOUND, f"group {group} has no offset in queue {queue_id} of {topic}"
                 )

@@ -453,12 +453,15 @@ class GroupAdminTests(AdminTestCase):
         self.assertIsNone(self.stats.view("GROUP_GET_NUMS", "T@G"))
 
     def test_its_offsets_go_if_that_is_asked_for(self) -> None:
-        for group in ("G", "H"):
-            self.commit(group, "T", 0, 7)
-            self.commit(group, "%RETRY%GG", 0, 7)
-        self.assert_success(self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", removeOffset="true"))
-        self.successResultOf(self.offsets.persist())
-        self.assertEqual(set(ConsumerOffsetTable.read(self.folder).offset_table), {"T@H", "%RETRY%GG@H"})
+        for release, field in (("4.9", "removeOffset"), ("5.x", "cleanOffset")):
+            for group in ("G", "H"):
+                self.commit(group, "T", 0, 7)
+                self.commit(group, "%RETRY%GG", 0, 7)
+            with self.subTest(release):
+                fields = {"groupName": "G", field: "true"}
+                self.assert_success(self.peer.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, **fields))
+                self.successResultOf(self.offsets.persist())
+                self.assertEqual(set(ConsumerOffsetTable.read(self.folder).offset_table), {"T@H", "%RETRY%GG@H"})
 
     def test_a_strangers_name_reaches_the_log_short_and_without_control_characters(self) -> None:
         with log_lines() as lines:

@@ -116,6 +116,15 @@ class ConsumerOffsetTests(OffsetsTestCase):
         self.put(b"1", b"2")
         self.assert_answer(self.query(), ResponseCode.SUCCESS, {"offset": 0})
 
+    def test_a_client_of_5_x_may_ask_not_to_be_told_0(self) -> None:
+        fields = {"consumerGroup": "G", "topic": "T", "queueId": 0, "setZeroIfNotFound": "false"}
+        refusal = self.peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)
+        self.assert_refused([refusal], ResponseCode.QUERY_NOT_FOUND, "group G has no offset in queue 0 of T")
+        fields["setZeroIfNotFound"] = "true"
+        self.assert_answer(
+            self.peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields), ResponseCode.SUCCESS, {"offset": 0}
+        )
+
     def test_a_new_group_may_choose_where_to_begin_a_queue_that_lost_its_first_messages(self) -> None:
         records = self.put(*[bytes(2_000)] * 100)
         self.store.commit_log.delete_first_segment()
