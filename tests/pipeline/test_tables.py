@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -158,6 +159,25 @@ def test_a_column_of_another_type_is_refused_and_named(store: Path, lake: Path, 
     check_once(lake, kind, before)
     run_job(store, lake)
     check_once(lake, kind)
+
+
+@pytest.mark.parametrize(
+    "schema", [None, "s struct<t: string, l: array<struct<k: string>>>, m: map<string, array<binary>>"]
+)
+def test_columns_of_bodies_stay_as_they_are_in_later_runs(
+    tmp_path: Path, lake: Path, kind: TableFormat, schema: str | None
+) -> None:
+    bodies = [b'{"s": {"t": "x", "l": [{"k": "y"}, {}]}, "m": {"z": ["AA=="]}, "n": [[1], []], "o": [{"p": ["q"]}]}']
+    texts: dict[str, Any] = {"bodyFormat": "json", **({} if schema is None else {"bodySchema": schema})}
+    lay(tmp_path / "bodies", bodies * 30)
+    run_job(tmp_path / "bodies", lake, kind, **texts)
+    lay(tmp_path / "bodies", bodies * 60)
+    run_job(tmp_path / "bodies", lake, **texts)
+    run_job(tmp_path / "bodies", lake, **texts)
+    check_once(lake, kind)
+    values = table_of(lake, kind)["value"].to_pylist()
+    assert values == [values[0]] * 60
+    assert values[0]["s"] == {"t": "x", "l": [{"k": "y"}, {"k": None}]}
 
 
 def test_an_archive_whose_names_differ_only_in_case_goes_on(

@@ -209,10 +209,18 @@ def unified_schema(root: Path, columns: Sequence[pa.Schema], known: pa.Schema | 
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type in an archive's files, for what a table's package makes of it."""
+    """The type in an archive's files, at any depth, for what a table's package makes of it."""
     if pa.types.is_map(kind):
         return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([_plain_field(field) for field in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
     return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_plain(field.type))
 
 
 def schema_of(path: Path) -> pa.Schema:
