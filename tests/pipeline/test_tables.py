@@ -162,7 +162,8 @@ def test_a_column_of_another_type_is_refused_and_named(store: Path, lake: Path, 
 
 
 @pytest.mark.parametrize(
-    "schema", [None, "s struct<t: string, l: array<struct<k: string>>>, m: map<string, array<binary>>"]
+    "schema",
+    [None, "s struct<t: string, l: array<struct<k: string>>>, m: map<string, array<binary>>, n array<array<tinyint>>"],
 )
 def test_columns_of_bodies_stay_as_they_are_in_later_runs(
     tmp_path: Path, lake: Path, kind: TableFormat, schema: str | None

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.manifest import ArchiveError, make_folder
-from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat, columns_of, unified_schema
+from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat, columns_of, unified_schema, with_types
 from rmqha.store.nodestate import replace_file
 
 FOLDER = FOLDERS[TableFormat.ICEBERG]
@@ -29,6 +29,8 @@ HINT_PATH = f"{METADATA_FOLDER}/version-hint.text"
 UUID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 OF_COMMITS = re.compile(rf"\d{{5,}}-{UUID}\.metadata\.json|{UUID}-m\d+\.avro|snap-\d+-\d+-{UUID}\.avro")
 """What a commit writes before it counts: a metadata file, manifests, and a list of manifests."""
+WIDER = {pa.int8(): pa.int32(), pa.int16(): pa.int32()}
+"""What Iceberg has in the place of types that it does not have."""
 PROPERTIES = {
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
@@ -58,7 +60,7 @@ class IcebergLog:
     def check(self, columns: pa.Schema) -> None:
         """See ``TableLog``."""
         with self._explained():
-            unified_schema(self._root, [columns], self._columns(self._load()))
+            self._unified([columns], self._load())
 
     def commit(self, change: Change) -> None:
         """See ``TableLog``."""
@@ -127,7 +129,7 @@ class IcebergLog:
     def _table(self, change: Change) -> Table:
         """The table with all columns of the new files."""
         table, columns = self._load(), columns_of(self._root, change.adds)
-        unified = unified_schema(self._root, columns, self._columns(table))
+        unified = self._unified(columns, table)
         if table is None:
             catalog = self._catalog()
             catalog.create_namespace_if_not_exists(NAMESPACE)
@@ -137,6 +139,10 @@ class IcebergLog:
             with table.update_schema() as update:
                 update.union_by_name(unified)
         return table
+
+    def _unified(self, columns: Sequence[pa.Schema], table: Table | None) -> pa.Schema:
+        """The columns of the table with those of some files. Raises ArchiveError if a column has two types."""
+        return unified_schema(self._root, [with_types(each, WIDER) for each in columns], self._columns(table))
 
     @staticmethod
     def _columns(table: Table | None) -> pa.Schema | None:

@@ -14,7 +14,7 @@ ranges it has. Each commit also notes the store, the epoch and the range.
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -39,6 +39,8 @@ class TableFormat(Enum):
     ICEBERG = "iceberg"
 
 
+PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+"""The types in an archive's files, for what the packages of tables make of them."""
 FOLDERS = {TableFormat.DELTA: "_delta_log", TableFormat.ICEBERG: "_iceberg"}
 
 
@@ -198,7 +200,7 @@ def unified_schema(root: Path, columns: Sequence[pa.Schema], known: pa.Schema | 
 
     Raises ArchiveError if a column has two types.
     """
-    schemas = [] if known is None else [pa.schema([pa.field(field.name, _plain(field.type)) for field in known])]
+    schemas = [] if known is None else [with_types(known, PLAIN)]
     try:
         return pa.unify_schemas([*schemas, *columns]).remove_metadata()
     except pa.ArrowException as error:
@@ -208,19 +210,22 @@ def unified_schema(root: Path, columns: Sequence[pa.Schema], known: pa.Schema | 
         ) from error
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type in an archive's files, at any depth, for what a table's package makes of it."""
+def with_types(schema: pa.Schema, others: Mapping[pa.DataType, pa.DataType]) -> pa.Schema:
+    """The columns, with other types in the place of some, at any depth, and with lists as archives have them."""
+    return pa.schema([field.with_type(_other_type(field.type, others)).remove_metadata() for field in schema])
+
+
+def _other_type(kind: pa.DataType, others: Mapping[pa.DataType, pa.DataType]) -> pa.DataType:
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(_other_type(field.type, others))
+
     if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+        return pa.map_(_other_type(kind.key_type, others), _other_type(kind.item_type, others))
     if pa.types.is_struct(kind):
-        return pa.struct([_plain_field(field) for field in kind])
+        return pa.struct([inner(field) for field in kind])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_plain_field(kind.value_field))
-    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
-
-
-def _plain_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_plain(field.type))
+        return pa.list_(inner(kind.value_field))
+    return others.get(kind, kind)
 
 
 def schema_of(path: Path) -> pa.Schema:
