@@ -60,7 +60,7 @@ def entries_of(body: bytes) -> Iterator[BatchEntry]:
             body_end = at + ENTRY_HEAD.size + body_length
             (properties_length,) = PROPERTIES_LENGTH.unpack_from(body, body_end)
         except StructError as error:
-            raise BatchError(f"the entry at {at} is cut off: {error}") from error
+            raise BatchError(f"the entry at {at} is cut off: the body has only {end} bytes") from error
         properties_at = body_end + PROPERTIES_LENGTH.size
         next_at = properties_at + properties_length
         if body_length < 0 or properties_length < 0 or next_at > end or size != next_at - at:

@@ -750,7 +750,9 @@ def list_segments(folder: Path) -> list[tuple[int, int]]:
 def has_segments(folder: Path) -> bool:
     """Whether a folder has a file whose name is that of a segment. False if it cannot be read. Raises OSError."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
-        return any(len(entry.name) == FILE_NAME_DIGITS and entry.name.isdecimal() for entry in entries)
+        return any(
+            len(entry.name) == FILE_NAME_DIGITS and entry.name.isdecimal() and entry.is_file() for entry in entries
+        )
     return False
 
 
