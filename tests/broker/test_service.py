@@ -113,7 +113,7 @@ class BrokerServiceTests(BrokerStoreTestCase):
         config = broker.config()
         self.assertEqual({name: config[name] for name in in_effect}, in_effect)
 
-    def test_a_topic_whose_row_a_dying_master_had_not_written_is_there_after_its_next_start(self) -> None:
+    def test_a_topic_that_a_dying_master_had_not_written_is_there_after_its_start(self) -> None:
         """Its first message was answered with SEND_OK. What is older than the last snapshot of tables was deleted."""
         store = self.open()
         self.put(b"1", topic="Old")

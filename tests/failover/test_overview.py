@@ -50,7 +50,7 @@ class OverviewTests(SynchronousTestCase):
         self.assertEqual((found.leader, found.health, found.successors), ("node-a", Health.FINE, ["node-b"]))
         self.assertIn("node-b can lead next", found.advice)
 
-    def test_a_member_in_sync_could_lead_next_though_more_was_confirmed_since_it_told_its_end(self) -> None:
+    def test_a_member_in_sync_could_lead_although_more_was_confirmed_since(self) -> None:
         """Under load the leader tells later than the member. A member that tells less than that has lost its end."""
         self.keys.lead(member("node-b", END))
         self.keys.put(STATUS, Status(1, END + 500, END + 900))

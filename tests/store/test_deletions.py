@@ -348,7 +348,7 @@ class RestoreTests(StoreTestCase):
         if snapshot_after:
             self.snapshot(self.made.end)
 
-    def test_a_restore_up_to_the_place_of_a_deletion_has_the_topic_and_the_offsets_of_its_groups(self) -> None:
+    def test_a_restore_up_to_a_deletion_has_the_topic_and_its_groups_offsets(self) -> None:
         """The runbook says to type the offset that deletedTopics.json names."""
         for snapshot_after in (False, True):
             self.delete_at_the_end(snapshot_after)
@@ -359,7 +359,7 @@ class RestoreTests(StoreTestCase):
             self.assertEqual(snapshot_offsets(self.output), [self.made.messages[-1].start])
             self.output = Path(self.mktemp())
 
-    def test_a_restore_to_a_time_has_what_was_deleted_later_although_no_message_came_in_between(self) -> None:
+    def test_a_restore_to_a_time_has_what_was_deleted_later_without_a_message(self) -> None:
         self.delete_at_the_end(snapshot_after=True)
         self.assertEqual(self.restore(self.made.end, NOW_MS)[0], {"A", "Bb"})
         self.output = Path(self.mktemp())

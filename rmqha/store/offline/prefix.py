@@ -168,7 +168,7 @@ def plan_copy(
     check_output(source, output)
     deletions = read_deletions(source)
     deleted = deletions.before(end, before_ms)
-    # a snapshot at the end itself may lack the groups' offsets in a topic that is to be there again
+    # a snapshot at the end itself may be without the groups' offsets in a topic that is to be there again
     is_back = deletions.up_to(end) != deleted
     snapshot = read_snapshot(source, end - 1 if is_back else end) if kind is CopyKind.RESTORE else None
     segments = list_segments(settings.commit_log_folder)
