@@ -11,7 +11,7 @@ import pytest
 from rmqha.coordination.interface import Put as PutKey
 from rmqha.failover.agent import FailoverAgent
 from rmqha.failover.keys import CONFIG, FORGOTTEN, Cause, ClusterConfig, Forgotten, History, Order, encode
-from rmqha.failover.member import Known
+from rmqha.failover.member import DiskFull, Known
 from rmqha.failover.states import FailoverState
 from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.leadership import Leadership
@@ -375,6 +375,23 @@ def test_if_no_disk_has_a_byte_left_the_nodes_run_on_and_lead_when_there_is_room
         for node in full:
             node.disk.full = False
         assert put(cluster, wait_for_leader(cluster, "master", "slave-1")) is PutMessageStatus.PUT_OK
+
+
+def test_a_log_is_not_set_aside_by_an_order_while_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order waits for room, or until it is withdrawn."""
+
+    async def refuse(_: ClusterNode) -> None:
+        raise DiskFull("4096 bytes free")
+
+    with running() as cluster:
+        monkeypatch.setattr(ClusterNode, "check_room", refuse)
+        cluster.order(Order.REINIT, "slave-1")
+        assert cluster.wait(lambda: "4096 bytes free" in cluster.view().members["slave-1"].reason, SECONDS)
+        assert cluster.view().request is not None
+        assert cluster.view().answer is None
+        follower = cluster.members[1].process
+        assert follower is not None
+        assert follower.alive
 
 
 LONG_PAUSE = replace(SETTINGS, failover_pause=600.0)
