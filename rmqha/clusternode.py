@@ -240,6 +240,7 @@ class ClusterNode(Node):
             if node.broker is not None:
                 node.broker.register_as_slave(broker_id)
             return
+        await self._on_disk(_check_reopening, node.store)
         self.facts()
         plan = self._plan_to_follow(leader, broker_id)
         self._enter(Phase.CHANGING)
@@ -398,6 +399,12 @@ def _check_room(store: Path) -> None:
     """Raises NotPromotable if the disk has too little room, OSError if it takes no more files, as with a quota."""
     check_disk(store)
     write_known(store, read_known(store))
+
+
+def _check_reopening(store: MessageStore) -> None:
+    """Raises OSError if the disk has too little room to close the store, or takes no more files, as with a quota."""
+    store.check_room()
+    write_known(store.root, read_known(store.root))
 
 
 def _pass_on(result: Any, waiting: Deferred[None]) -> Any:

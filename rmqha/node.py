@@ -457,11 +457,19 @@ class Node(ProcessService):
         self._open_node = None
 
     def _start_rewind(self) -> bool:
-        """Cut the log back to where it and the master's part; false if that has just failed, or another change runs."""
+        """Cut the log back to where it and the master's part.
+
+        False if that has just failed, if another change runs, or if the disk is too full to close the store.
+        """
         now = IReactorTime(self._reactor).seconds()
         if self._phase is not Phase.RUNNING or now < self._next_rewind:
             return False
         self._next_rewind = now + REWIND_PAUSE_SECONDS
+        try:
+            self.open_node.store.check_room()
+        except OSError as error:
+            self._log.error("the log is not rewound: {reason}", event=Event.NOT_REWOUND, reason=reason_of(error))
+            return False
         self._enter(Phase.CHANGING)
         self._work(self._rewind())
         return True

@@ -11,6 +11,7 @@ from typing import Any, cast
 from unittest import mock
 
 from twisted.internet.defer import Deferred, execute
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -20,7 +21,10 @@ from rmqha.events import Event
 from rmqha.exitcodes import ExitCode
 from rmqha.failover.knownfile import read_known
 from rmqha.failover.member import DiskFull, Known, NodeFailed
-from rmqha.settings import BrokerRole
+from rmqha.node import Phase
+from rmqha.settings import BrokerRole, make_settings
+from rmqha.store.log.mappedfile import DISK
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.offline.promote import MIN_FREE_BYTES, Reason
 from rmqha.store.popinflight import PopInFlight
 from tests.fixtures import new_folder
@@ -94,6 +98,35 @@ class FullDiskTests(SynchronousTestCase):
         with mock.patch.object(shutil, "disk_usage", return_value=Usage(1 << 40, 1 << 40, MIN_FREE_BYTES)):
             self.use(self.node.check_room())
         self.assertEqual((self.node.ended, read_known(self.store)), ([], self.known))
+
+
+class RoleOnFullDiskTests(SynchronousTestCase):
+    """A node that cannot close its store ends. So it does not begin a change of its role on a full disk."""
+
+    def setUp(self) -> None:
+        self.node = DiskNode(new_folder(self))
+        settings = make_settings({"storePathRootDir": str(self.node.store), "brokerRole": "SLAVE"})
+        opened = MessageStore(settings)
+        self.addCleanup(opened.close_now)
+        follower = SimpleNamespace(running=True)
+        self.node._open_node = cast(Any, SimpleNamespace(store=opened, slave=follower, broker=None))
+        self.node._plan = cast(Any, SimpleNamespace(settings=settings, master="the old leader"))
+        self.node._phase = Phase.RUNNING
+        self.node._working = None
+        self.patch(DISK, "free_bytes", lambda _: 1000)
+
+    def test_it_does_not_follow_another_leader(self) -> None:
+        following = Deferred.fromCoroutine(self.node.follow(None, 1))
+        self.assertIn("1000 bytes free", str(self.failureResultOf(following, DiskFull).value))
+        self.assertEqual((self.node.ended, self.node._phase), ([], Phase.RUNNING))
+
+    def test_it_does_not_rewind_its_log(self) -> None:
+        self.node._reactor = cast(Any, Clock())
+        self.node._next_rewind = 0.0
+        with capturedLogs() as events:
+            self.assertFalse(self.node._start_rewind())
+        self.assertEqual([event["event"] for event in events], [Event.NOT_REWOUND])
+        self.assertEqual((self.node.ended, self.node._phase), ([], Phase.RUNNING))
 
 
 class NewLeaderTests(SynchronousTestCase):

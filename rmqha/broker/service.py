@@ -65,6 +65,8 @@ from rmqha.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.offline.promote import new_topics
+from rmqha.store.tablesnapshots import snapshot_offsets
 from rmqha.store.timers import TimerCheckPoint
 from rmqha.tls.addresses import uses_tls
 from rmqha.wire.command import RequestCode, ResponseCode
@@ -212,6 +214,8 @@ class BrokerService(OrderedServices):
         folder = store.root / CONFIG_FOLDER
         self.turns = Turns(clock)
         self.topics = TopicConfigManager(folder, settings, now_ms, run_in_thread, clock)
+        if not self.is_slave:
+            self._add_topics_not_written()
         self.groups = SubscriptionGroupManager(folder, settings, now_ms, run_in_thread, clock)
         self.consumer_offsets = ConsumerOffsetManager(
             folder, clock, settings.flush_consumer_offset_interval_ms, run_in_thread, self.turns
@@ -287,6 +291,18 @@ class BrokerService(OrderedServices):
         )
         self.live_settings.subscribe(self._settings_changed)
         self._add_services()
+
+    def _add_topics_not_written(self) -> None:
+        """Add the topics of messages that a master has stored, and answered, before it died without writing the topic.
+
+        A snapshot of tables has all topics of the messages before it. So a topic with older messages only was deleted.
+        A store without snapshots was a Java broker's, which writes a topic before its messages. Raises OSError.
+        """
+        store = self.store
+        snapshots = snapshot_offsets(store.root, store.disk)
+        if snapshots:
+            for config in new_topics(store, self.topics.table, snapshots[-1]).values():
+                self.topics.update(config)
 
     def _look_up_address(self) -> None:
         """A stop does not wait for a slow answer."""

@@ -77,8 +77,8 @@ def restore(
 
     The new log is equal to SOURCE's, byte by byte, up to that place. Topics, groups and offsets are those of the last
     snapshot before it, if SOURCE has one (STORE/rmqha/tables); consumers then read some messages again and miss none.
-    Topics that are younger than the snapshot are there too, and so are those that were deleted later. The new store has
-    an id of its own: no slave of SOURCE follows it by mistake.
+    Topics that are younger than the snapshot are there too, and so are those that were deleted at that place or later.
+    The new store has an id of its own: no slave of SOURCE follows it by mistake.
     """
     given = [option for option in (to_time, to_offset, to_message) if option is not None]
     if len(given) != 1:
@@ -97,7 +97,8 @@ def restore(
             f"no message of {source} was stored before {iso_time(to_time)}: the new store would be empty. Name another "
             "time, or give --outside",
         )
-    _run(settings, output, CopyKind.RESTORE, log, cut, dry_run, as_json)
+    plan = plan_copy(settings, output, CopyKind.RESTORE, log, cut.end, target.before_ms)
+    _run(settings, plan, log, cut, dry_run, as_json)
 
 
 @click.command()
@@ -114,7 +115,8 @@ def backup(store: Path, dest: Path, dry_run: bool, conf: Path | None, sets: tupl
     """
     settings = _settings(store, conf, sets)
     log = examine_source(settings, NodeState.read(store))
-    _run(settings, dest, CopyKind.BACKUP, log, Cut(log.end), dry_run, as_json)
+    plan = plan_copy(settings, dest, CopyKind.BACKUP, log, log.end)
+    _run(settings, plan, log, Cut(log.end), dry_run, as_json)
 
 
 def _settings(store: Path, conf: Path | None, sets: tuple[str, ...]) -> Settings:
@@ -135,10 +137,7 @@ def _find(settings: Settings, end: int, target: Target) -> Cut:
         log.close()
 
 
-def _run(
-    settings: Settings, output: Path, kind: CopyKind, log: SourceLog, cut: Cut, dry_run: bool, as_json: bool
-) -> None:
-    plan = plan_copy(settings, output, kind, log, cut.end)
+def _run(settings: Settings, plan: CopyPlan, log: SourceLog, cut: Cut, dry_run: bool, as_json: bool) -> None:
     done = None
     if not dry_run:
         try:

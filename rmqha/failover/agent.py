@@ -290,7 +290,7 @@ class FailoverAgent(Service):
         reason, view, self._next_read = self._tell_no_room(error), self.view, 0.0
         if self.state is FailoverState.LEADER and view is not None:
             await self._make_room(view, is_full=True)
-        elif self.state is not FailoverState.FENCED and view is not None:
+        elif view is not None:
             self.reason = reason
             await self._register(view)
 
@@ -531,7 +531,11 @@ class FailoverAgent(Service):
                 await self._note_log("")  # what comes from now on is of another log than what is there
             self._move(FailoverState.FOLLOWER)
             self._following, self._let_first_until = following, None
-            await self._node.follow(following, broker_id)
+            try:
+                await self._node.follow(following, broker_id)
+            except DiskFull:
+                self._following = None  # the next step tries again
+                raise
             self._follows_nobody = False
         elif self._known.log_of != stamp and self._is_proved():
             await self._note_log(stamp)
@@ -1034,10 +1038,14 @@ class FailoverAgent(Service):
         await self._give_up_lead("the node stops")
 
     async def _reinit(self, view: ClusterView, order: Request) -> None:
-        """Copy the leader's log anew, once nobody counts on ours: ``sync`` must not name a member with an empty log."""
+        """Copy the leader's log anew, once nobody counts on ours: ``sync`` must not name a member with an empty log.
+
+        Raises CoordinatorError, DiskFull, NodeFailed.
+        """
         if view.sync is None or self._me.name in view.sync.holders:
             self.reason = "it copies the leader's log anew as soon as the leader has left it out of the sync set"
             return
+        await self._node.check_room()
         await self._answer(view, order, True, f"{self._me.name} sets its log aside, and copies that of the leader")
         self._following = None
         await self._node.reinit()
@@ -1135,7 +1143,7 @@ class FailoverAgent(Service):
         self._wake()
 
     async def _become_follower(self, view: ClusterView) -> None:
-        """After the lead was lost: the store is a slave's again. Raises CoordinatorError, NodeFailed."""
+        """After the lead was lost: the store is a slave's again. Raises CoordinatorError, DiskFull, NodeFailed."""
         held = view.held(LEADER)
         if view.leader is not None and view.leader.session == self._me.session.hex() and held is not None:
             await self._remove_own_key(held.mod_revision)

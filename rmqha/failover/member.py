@@ -117,7 +117,10 @@ class INode(Protocol):
         """Raises DiskFull if the disk has no room for what a new leader writes first."""
 
     def follow(self, leader: Following | None, broker_id: int) -> Awaitable[None]:
-        """Be the leader's slave, or nobody's. The log is rewound if that needs it, and what is cut is kept."""
+        """Be the leader's slave, or nobody's. The log is rewound if that needs it, and what is cut is kept.
+
+        Raises DiskFull if the disk has no room to close the store and to open it again.
+        """
 
     def stop_following(self) -> Awaitable[int]:
         """Close the connection to the leader for good: nothing is acknowledged any more. Returns the log's end."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from rmqha.coordination.interface import KeyValue, Snapshot
 from rmqha.failover.eligible import away_members, bytes_behind, may_lead, seconds_of_pause
-from rmqha.failover.keys import LEADER, MEMBERS, ROOT, InvalidKey, Member, Mode, prefix_of
+from rmqha.failover.keys import LEADER, MEMBERS, ROOT, STATUS, InvalidKey, Member, Mode, prefix_of
 from rmqha.failover.view import ClusterView
 
 
@@ -117,8 +117,22 @@ class Overview:
             return member.reason
         if self.view.doubters:
             return f"{', '.join(self.view.doubters)} knows more than the coordinator's keys say"
-        verdict = may_lead(replace(self.view, request=None), member, False, at)
+        verdict = may_lead(replace(self.view, request=None), self._up_to_date(name), False, at)
         return None if verdict.cause is not None else verdict.why_not
+
+    def _up_to_date(self, name: str) -> Member:
+        """A member as if it had told the end of its log when the leader told what is confirmed.
+
+        Under load more is confirmed in between, and the sync set holds it. A holder that tells less later has lost it.
+        """
+        member, status, sync = self.view.members[name], self.view.status, self.view.sync
+        told, confirmed = self.view.held(MEMBERS + name), self.view.held(STATUS)
+        if self.leader is None or sync is None or name not in sync.holders:
+            return member
+        if status is None or told is None or confirmed is None:
+            return member
+        is_older = told.mod_revision < confirmed.mod_revision
+        return replace(member, end=max(member.end, status.confirmed)) if is_older else member
 
     @property
     def successors(self) -> list[str]:

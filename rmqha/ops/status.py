@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
@@ -13,10 +14,12 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range
 from rmqha.remoting.protocol import RemotingError
 from rmqha.settings import BrokerRole, parse_byte_count
+from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import ABORT_FILE
-from rmqha.store.nodestate import STOPPED, NodeState
+from rmqha.store.nodestate import STOPPED, NodeState, state_path
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import OpeningPhase
+from rmqha.times import iso_time
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
 
 UNKNOWN = "UNKNOWN"
@@ -25,6 +28,8 @@ KILLED = "KILLED"
 COPY = "a copy of a store, made by rmqha; no node has run on it"
 HANDSHAKE_SECONDS = 30.0
 """A handshake is not a problem until this time after the last contact."""
+ROOM_FOR_STATE_BYTES = 64 << 10
+"""With less room on its disk a node may not be able to write state.json."""
 CONTACT_LIMIT_SECONDS = 60.0
 """For a state.json of an older version, which does not have a limit."""
 COPYING = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
@@ -68,6 +73,8 @@ class Status:
     """Seconds after which a slave that copies must have noted a contact; None if its node does not tell."""
     failover: Mapping[str, Any] | None = None
     """What a member of a failover cluster knows of it; None for other nodes, and for one that does not run."""
+    out_of_date: str | None = None
+    """Why the node may not have written its state for some time; None if nothing speaks for that."""
 
     @classmethod
     def of_node(cls, state: NodeState, running: bool, killed: bool = False) -> "Status":
@@ -179,6 +186,8 @@ def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tu
         return ExitCode.FINE, ""  # our own node never ran here, so we do not know whether one should run: a copy, too
     if not status.running:
         return ExitCode.CANNOT_CONNECT, f"{status.state}: no node runs on this store"
+    if status.out_of_date is not None:
+        return ExitCode.IO_ERROR, status.out_of_date
     reason = f": {status.reason}" if status.reason else ""
     code = EXIT_CODES.get(status.state, ExitCode.FINE)
     if status.state == ReplicaState.HANDSHAKE.name and _is_recent(status.last_contact, now):
@@ -224,10 +233,28 @@ def _is_old(status: Status, now: float) -> bool:
 def status_of_store(store: StoreReader) -> Status:
     """The status of a store on this machine. If our own node never ran on it, its log is read to find its end."""
     if store.state is not None:
-        return Status.of_node(store.state, store.live, killed=not store.live and (store.root / ABORT_FILE).exists())
+        found = Status.of_node(store.state, store.live, killed=not store.live and (store.root / ABORT_FILE).exists())
+        out_of_date = _out_of_date(store.root) if store.live else None
+        return (
+            found
+            if out_of_date is None
+            else replace(found, out_of_date=out_of_date, warnings=(*found.warnings, out_of_date))
+        )
     bases = store.log.segment_bases
     end = store.scan(bases[max(0, len(bases) - 2)], lambda _: None).end if bases else 0
     return Status(UNKNOWN, "RUNNING" if store.live else "STOPPED", store.live, store.log.min_offset, end)
+
+
+def _out_of_date(store: Path) -> str | None:
+    """Why a running node may not be able to write its state. Raises OSError."""
+    free = DISK.free_bytes(store)
+    if free >= ROOM_FOR_STATE_BYTES:
+        return None
+    written = iso_time(int(state_path(store).stat().st_mtime * 1000))
+    return (
+        f"the disk is full, with {free} bytes free: the node refuses messages, and cannot tell its state. What is "
+        f"shown was written at {written}"
+    )
 
 
 async def status_of_broker(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> Status:

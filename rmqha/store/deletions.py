@@ -70,6 +70,14 @@ class DeletedTopicTable(ConfigTable):
         """The deletions that were made when the log did not go beyond ``end``."""
         return self.of(deletion for deletion in self.deletions if deletion.offset <= end)
 
+    def before(self, end: int, before_ms: int | None) -> Self:
+        """The deletions that a store has which goes back to ``end``.
+
+        Of those at ``end`` itself it has the ones that were made before the time ``before_ms``; None: none of them.
+        """
+        latest = 0 if before_ms is None else before_ms
+        return self.of(each for each in self.up_to(end).deletions if each.offset < end or each.time_ms < latest)
+
     def lowered_to(self, end: int) -> Self:
         """All deletions, in a log that ends at ``end``: those beyond it count from there."""
         return self.of(deletion._replace(offset=min(deletion.offset, end)) for deletion in self.deletions)

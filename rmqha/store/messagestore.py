@@ -4,6 +4,8 @@ A store opens in this order: lock, segments, checkpoint, recovery, ``abort`` fil
 reverse order.
 """
 
+import errno
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -71,6 +73,8 @@ CHECKPOINT_FILE = "checkpoint"
 LOCK_FILE = "lock"
 CUT_FOLDER = "cut"
 """Below ``rmqha``: what recovery cut and repairs replaced."""
+REOPENING_BYTES = 4 << 20
+"""Without this room a running node does not close its store to open it again: if it cannot close it, it ends."""
 MAX_RECORDS_WALKED = 4096
 LAST_DISPATCH_SECONDS = 5.0
 """How long queues may catch up with the log when a store closes. The next start dispatches the rest."""
@@ -666,6 +670,12 @@ class MessageStore:
         A quota refuses bytes, and a file system without inodes refuses files, while the numbers show room.
         """
         return self.disk_full or self._refused_at == self.commit_log.max_offset
+
+    def check_room(self) -> None:
+        """Raises OSError if the disk is too full to close the store, or to set its log aside, and to open it again."""
+        free = self.disk.free_bytes(self.root)
+        if free < REOPENING_BYTES:
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, with {free} bytes free", str(self.root))
 
     @property
     def is_broken(self) -> bool:

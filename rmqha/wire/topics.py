@@ -17,6 +17,8 @@ OFFSET_MOVED_EVENT = "OFFSET_MOVED_EVENT"
 BENCHMARK_TOPIC = "BenchmarkTest"
 TRANS_CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+"""Queues of light messages of RocketMQ 5.x. Their units lead to messages of other topics."""
 SYSTEM_TOPICS = frozenset(
     {
         AUTO_CREATE_TOPIC_KEY_TOPIC,

@@ -14,7 +14,8 @@ from rmqha.broker.service import BrokerService, Surroundings, default_ip, resolv
 from rmqha.endpoints import make_endpoint
 from rmqha.settings import Settings
 from rmqha.store.message import Message
-from rmqha.store.metadata import ConsumerOffsetTable, DelayOffsetTable
+from rmqha.store.metadata import PERM_READ, PERM_WRITE, ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
+from rmqha.store.tablesnapshots import read_tables, write_snapshot
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.record import Host, parse_msg_id
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
@@ -111,6 +112,20 @@ class BrokerServiceTests(BrokerStoreTestCase):
         }
         config = broker.config()
         self.assertEqual({name: config[name] for name in in_effect}, in_effect)
+
+    def test_a_topic_that_a_dying_master_had_not_written_is_there_after_its_start(self) -> None:
+        """Its first message was answered with SEND_OK. What is older than the last snapshot of tables was deleted."""
+        store = self.open()
+        self.put(b"1", topic="Old")
+        write_snapshot(store.root, store.commit_log.verified_offset, NOW_MS, read_tables(store.root))
+        self.put(b"2", topic="New", queue_id=2)
+        self.close_store()
+        topics = self.make(storePathRootDir=str(store.root)).topics
+        found = topics.get("New")
+        assert found is not None
+        self.assertEqual((found.read_queue_nums, found.perm), (3, PERM_READ | PERM_WRITE))
+        self.assertIn("New", TopicConfigTable.read(self.folder).rows)
+        self.assertIsNone(topics.get("Old"))
 
     def test_what_is_sent_is_counted(self) -> None:
         broker = self.run_broker()

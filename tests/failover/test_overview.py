@@ -50,6 +50,15 @@ class OverviewTests(SynchronousTestCase):
         self.assertEqual((found.leader, found.health, found.successors), ("node-a", Health.FINE, ["node-b"]))
         self.assertIn("node-b can lead next", found.advice)
 
+    def test_a_member_in_sync_could_lead_although_more_was_confirmed_since(self) -> None:
+        """Under load the leader tells later than the member. A member that tells less than that has lost its end."""
+        self.keys.lead(member("node-b", END))
+        self.keys.put(STATUS, Status(1, END + 500, END + 900))
+        self.assertEqual(self.overview().health, Health.FINE)
+        self.keys.put(MEMBERS + "node-b", member("node-b", END + 100))
+        self.assertEqual(self.overview().health, Health.ALONE)
+        self.assertIn("lost its end", self.overview().why_not("node-b") or "")
+
     def test_a_member_that_could_not_lead_says_why(self) -> None:
         self.keys.lead()
         self.keys.put(MEMBERS + "node-b", member("node-b", 1000))

@@ -11,7 +11,7 @@ import pytest
 from rmqha.coordination.interface import Put as PutKey
 from rmqha.failover.agent import FailoverAgent
 from rmqha.failover.keys import CONFIG, FORGOTTEN, Cause, ClusterConfig, Forgotten, History, Order, encode
-from rmqha.failover.member import Known
+from rmqha.failover.member import DiskFull, Known
 from rmqha.failover.states import FailoverState
 from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.leadership import Leadership
@@ -347,6 +347,51 @@ def test_a_leader_whose_disk_is_full_hands_over_to_one_that_has_room() -> None:
         leader = wait_for_leader(cluster, "slave-1")
         assert last_cause(cluster) == Cause.DISK_FULL.value
         assert put(cluster, leader) is PutMessageStatus.PUT_OK
+
+
+def test_a_leader_with_no_byte_left_hands_over_and_follows_when_there_is_room() -> None:
+    """Its store cannot be closed and opened as a slave's now. Nobody starts a process again that ends for that."""
+    with running() as cluster:
+        full = cluster.members[0]
+        full.is_full = full.disk.full = True
+        leader = wait_for_leader(cluster, "slave-1")
+        assert put(cluster, leader) is PutMessageStatus.PUT_OK
+        assert cluster.wait(lambda: cluster.view().members["master"].has_no_room, SECONDS), cluster.standing()
+        assert full.process is not None
+        assert full.process.alive
+        full.is_full = full.disk.full = False
+        assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
+
+
+def test_if_no_disk_has_a_byte_left_the_nodes_run_on_and_lead_when_there_is_room() -> None:
+    with running() as cluster:
+        full = cluster.members
+        full[0].is_full = True
+        for node in full:
+            node.disk.full = True
+        cluster.wait(lambda: False, SECONDS)
+        assert all(node.process is not None and node.process.alive for node in full), cluster.standing()
+        full[0].is_full = False
+        for node in full:
+            node.disk.full = False
+        assert put(cluster, wait_for_leader(cluster, "master", "slave-1")) is PutMessageStatus.PUT_OK
+
+
+def test_a_log_is_not_set_aside_by_an_order_while_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order waits for room, or until it is withdrawn."""
+
+    async def refuse(_: ClusterNode) -> None:
+        raise DiskFull("4096 bytes free")
+
+    with running() as cluster:
+        monkeypatch.setattr(ClusterNode, "check_room", refuse)
+        cluster.order(Order.REINIT, "slave-1")
+        assert cluster.wait(lambda: "4096 bytes free" in cluster.view().members["slave-1"].reason, SECONDS)
+        assert cluster.view().request is not None
+        assert cluster.view().answer is None
+        follower = cluster.members[1].process
+        assert follower is not None
+        assert follower.alive
 
 
 LONG_PAUSE = replace(SETTINGS, failover_pause=600.0)

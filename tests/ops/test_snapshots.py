@@ -21,7 +21,8 @@ class TableSnapshotsTests(SynchronousTestCase):
         self.log = SimpleNamespace(verified_offset=100, min_offset=0)
         self.clock = Clock()
         store = cast(MessageStore, SimpleNamespace(root=self.root, commit_log=self.log, is_slave=False))
-        snapshots = TableSnapshots(store, self.run_at_once, lambda: 1_795_000_000_000)
+        self.topics_written: Deferred[None] = succeed(None)
+        snapshots = TableSnapshots(store, self.run_at_once, lambda: 1_795_000_000_000, lambda: self.topics_written)
         self.service = PeriodicService("a snapshot", SNAPSHOT_SECONDS, snapshots.write_if_changed, self.clock)
         self.consumed(1)
 
@@ -50,6 +51,15 @@ class TableSnapshotsTests(SynchronousTestCase):
         assert found is not None
         self.assertEqual((found.offset, found.time), (100, "2026-11-18T11:06:40.000Z"))
         self.assertIn("T@G", found.tables["consumerOffset.json"])
+
+    def test_one_waits_for_the_topics_of_all_messages_before_it(self) -> None:
+        """Else a restore would take a topic that is just being written for a deleted one."""
+        self.topics_written = Deferred()
+        self.start()
+        self.assertEqual(snapshot_offsets(self.root), [])
+        self.log.verified_offset = 200
+        self.topics_written.callback(None)
+        self.assertEqual(snapshot_offsets(self.root), [100])
 
     def test_those_before_the_log_go_but_for_the_last(self) -> None:
         self.start()

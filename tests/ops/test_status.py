@@ -1,6 +1,7 @@
 """What ``rmqha status`` shows of stores and of brokers."""
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,9 @@ from rmqha.ops.status import Status, judge, status_of_broker, status_of_store
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol
 from rmqha.settings import make_settings
 from rmqha.store.log.lockfile import LockFile
+from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import LOCK_FILE, MessageStore
-from rmqha.store.nodestate import NodeState, Offsets
+from rmqha.store.nodestate import NodeState, Offsets, state_path
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
 from tests.fixtures import copy_of, max_offset, new_folder, unpacked
@@ -123,6 +125,23 @@ class StoreTests(SynchronousTestCase):
             },
         )
         self.successResultOf(running.close())
+
+    def test_on_a_full_disk_the_last_state_that_was_written_is_not_told_as_the_present(self) -> None:
+        """The node cannot write state.json: a leader that has lost the lead would go on to lead there."""
+        store = new_folder(self)
+        running = MessageStore(make_settings({"storePathRootDir": str(store)}))
+        NodeState("1f" * 16, role="SYNC_MASTER", state="SERVING", warnings=("mind",)).write(store)
+        os.utime(state_path(store), (1795654786, 1795654786))
+        self.assertEqual(judge(self.status(store)), (ExitCode.FINE, ""))
+        self.patch(DISK, "free_bytes", lambda _: 4096)
+        found = self.status(store)
+        code, reason = judge(found)
+        self.assertEqual(code, ExitCode.IO_ERROR)
+        self.assertIn("the disk is full, with 4096 bytes free", reason)
+        self.assertIn("written at 2026-11-26T00:59:46.000Z", reason)
+        self.assertEqual(found.warnings, ("mind", reason))
+        self.successResultOf(running.close())
+        self.assertEqual(self.status(store).warnings, (), "it does not run")
 
 
 @implementer(IStreamClientEndpoint)

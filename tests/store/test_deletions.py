@@ -25,7 +25,7 @@ from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.audit import audit
 from rmqha.store.offline.prefix import CopyKind, copy_store, examine_source, plan_copy
 from rmqha.store.offline.promote import plan_promotion, promote
-from rmqha.store.tablesnapshots import read_tables, write_snapshot
+from rmqha.store.tablesnapshots import read_tables, snapshot_offsets, write_snapshot
 from tests import examples
 from tests.store.offline.test_prefix import Made, fixed_log, logs, result_of, store_of
 
@@ -291,10 +291,10 @@ class RestoreTests(StoreTestCase):
         self.addCleanup(opened.__exit__, None, None, None)
         self.output = Path(self.mktemp())
 
-    def restore(self, end: int) -> tuple[set[str], set[str], dict[str, dict[int, int]]]:
+    def restore(self, end: int, before_ms: int | None = None) -> tuple[set[str], set[str], dict[str, dict[int, int]]]:
         """Restore up to ``end``; the topics of the table, of the queues, and the groups' offsets."""
         log = examine_source(self.settings, NodeState.read(self.store))
-        copy_store(plan_copy(self.settings, self.output, CopyKind.RESTORE, log, end), self.settings)
+        copy_store(plan_copy(self.settings, self.output, CopyKind.RESTORE, log, end, before_ms), self.settings)
         own = replace(self.settings, store_path_root_dir=self.output)
         queues = {topic for topic, _ in self.look(own)}
         self.assert_sound(self.output, own, end)
@@ -334,7 +334,36 @@ class RestoreTests(StoreTestCase):
         self.write_topics("A")
         DeletedTopicTable((Deletion("Bb", self.made.end),)).write(self.store / CONFIG_FOLDER)
         self.look(self.settings)
-        self.assertEqual(self.restore(self.made.end), ({"A"}, {"A"}, {"A@G": {0: 1}}))
+        self.assertEqual(self.restore(self.made.end, NOW_MS), ({"A"}, {"A"}, {"A@G": {0: 1}}))
+
+    def delete_at_the_end(self, snapshot_after: bool) -> None:
+        """Nothing comes after the last message but the deletion of Bb, and perhaps a snapshot of tables."""
+        self.write_topics("A", "Bb")
+        ConsumerOffsetTable({"A@G": {0: 1}, "Bb@G": {0: 1}}).write(self.store / CONFIG_FOLDER)
+        self.snapshot(self.made.messages[-1].start)
+        self.write_topics("A")
+        ConsumerOffsetTable({"A@G": {0: 1}}).write(self.store / CONFIG_FOLDER)
+        DeletedTopicTable((Deletion("Bb", self.made.end, NOW_MS),)).write(self.store / CONFIG_FOLDER)
+        self.look(self.settings)
+        if snapshot_after:
+            self.snapshot(self.made.end)
+
+    def test_a_restore_up_to_a_deletion_has_the_topic_and_its_groups_offsets(self) -> None:
+        """The runbook says to type the offset that deletedTopics.json names."""
+        for snapshot_after in (False, True):
+            self.delete_at_the_end(snapshot_after)
+            rows, queues, offsets = self.restore(self.made.end)
+            self.assertEqual((rows, queues), ({"A", "Bb"}, {"A", "Bb"}))
+            self.assertEqual(offsets, {"A@G": {0: 1}, "Bb@G": {0: 1}})
+            self.assertEqual(read_deletions(self.output), NOTHING_DELETED)
+            self.assertEqual(snapshot_offsets(self.output), [self.made.messages[-1].start])
+            self.output = Path(self.mktemp())
+
+    def test_a_restore_to_a_time_has_what_was_deleted_later_without_a_message(self) -> None:
+        self.delete_at_the_end(snapshot_after=True)
+        self.assertEqual(self.restore(self.made.end, NOW_MS)[0], {"A", "Bb"})
+        self.output = Path(self.mktemp())
+        self.assertEqual(self.restore(self.made.end, NOW_MS + 1)[0], {"A"})
 
     def test_a_topic_that_was_deleted_later_is_there_with_all_its_messages(self) -> None:
         """That is what a restore to a time is for. The source has no queues of it any more."""

@@ -625,7 +625,7 @@ class HASlaveService(Service):
             self._tell_verdict(error)
             self.replica.give_up(error)
             if isinstance(error, Gap) and self._options.on_gap is OnGap.RESEED and self.holds_records():
-                Deferred.fromCoroutine(self.reseed()).addErrback(self._disk_failed)
+                self._start_reseed()
             elif not (self._may_rewind(error) and self._rewind()) and not self._describe(error):
                 self._finish(error.exit_code, f"{error.state.name}: {error}")
         elif isinstance(error, ReplicaError):
@@ -686,6 +686,14 @@ class HASlaveService(Service):
         """Whether the log has anything to set aside. Without it, a reseed would only lead to the same gap."""
         log = self._store.commit_log
         return log.verified_offset > log.min_offset
+
+    def _start_reseed(self) -> None:
+        try:
+            self._store.check_room()
+        except OSError as error:
+            self._disk_refused(error)
+            return
+        Deferred.fromCoroutine(self.reseed()).addErrback(self._disk_failed)
 
     async def reseed(self) -> None:
         """Set the old files aside, and start again with an empty log. Raises OSError."""

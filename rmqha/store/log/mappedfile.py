@@ -383,6 +383,10 @@ class Disk:
         """Create a sparse segment. Raises FileExistsError."""
         return MappedFile.create(path, file_size)
 
+    def free_bytes(self, folder: Path) -> int:
+        """How many bytes its file system has room for."""
+        return shutil.disk_usage(folder).free
+
     def exists(self, path: Path) -> bool:
         """Whether there is a file or folder of this name."""
         return path.exists()

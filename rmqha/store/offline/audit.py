@@ -30,12 +30,11 @@ from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.findings import Verification
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import index_hashes, tags_hash
+from rmqha.wire.topics import LIGHT_QUEUE_PREFIX
 
 MAX_PROBLEMS = 20
 BATCH_BYTES = 4 * 1024 * 1024
 UNITS_BATCH = 1 << 18
-LIGHT_QUEUE_PREFIX = "%LMQ%"
-"""Queues of light messages of RocketMQ 5.x. Their units lead to messages of other topics."""
 
 
 @dataclass(frozen=True, slots=True)

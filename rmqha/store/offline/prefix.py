@@ -61,9 +61,9 @@ class CopyPlan:
     """What a copy will do. Its log ends at ``end``. ``bytes`` counts what is to be copied or shared.
 
     ``tables_from`` is the offset of the table snapshot to use, None for the tables of now. Its topics are those of all
-    messages before ``topics_up_to``. ``left_out`` are files and
-    folders of the source that are not copied. ``known`` is what is known of the log, if the whole log is copied after a
-    clean stop.
+    messages before ``topics_up_to``. ``left_out`` are files and folders of the source that are not copied. ``known`` is
+    what is known of the log, if the whole log is copied after a clean stop. ``deleted`` are the deletions of topics
+    that a restored store has.
     """
 
     source: Path
@@ -75,6 +75,7 @@ class CopyPlan:
     tables_from: int | None
     left_out: tuple[str, ...]
     topics_up_to: int | None
+    deleted: DeletedTopicTable
     known: Examination | None = None
 
 
@@ -153,16 +154,23 @@ def _end_of_others(settings: Settings) -> int:
         log.close()
 
 
-def plan_copy(settings: Settings, output: Path, kind: CopyKind, log: SourceLog, end: int) -> CopyPlan:
+def plan_copy(
+    settings: Settings, output: Path, kind: CopyKind, log: SourceLog, end: int, before_ms: int | None = None
+) -> CopyPlan:
     """What copying the store of ``settings`` up to ``end``, the end of a record, will do. Changes nothing.
 
-    ``log`` is what ``examine_source`` found.
+    ``log`` is what ``examine_source`` found. What was deleted after the last record of a restored store, and before the
+    next one, is deleted there if that was before ``before_ms``, milliseconds since 1970; None: it is there.
 
     Raises OutputExists, StoreError, OSError.
     """
     source = settings.store_path_root_dir
     check_output(source, output)
-    snapshot = read_snapshot(source, end) if kind is CopyKind.RESTORE else None
+    deletions = read_deletions(source)
+    deleted = deletions.before(end, before_ms)
+    # a snapshot at the end itself may be without the groups' offsets in a topic that is to be there again
+    is_back = deletions.up_to(end) != deleted
+    snapshot = read_snapshot(source, end - 1 if is_back else end) if kind is CopyKind.RESTORE else None
     segments = list_segments(settings.commit_log_folder)
     known = log.known if end == log.end else None
     bytes_ = sum(data_bytes(path, limit) for path, limit, _ in _log_files(settings, end, known is not None))
@@ -178,6 +186,7 @@ def plan_copy(settings: Settings, output: Path, kind: CopyKind, log: SourceLog, 
         None if snapshot is None else snapshot.offset,
         tuple(left_out),
         _topics_up_to(source, end) if snapshot is None else snapshot.topics_up_to,
+        deleted,
         known,
     )
 
@@ -288,7 +297,7 @@ def _write_tables(plan: CopyPlan, folder: Path) -> frozenset[str]:
 
     Returns the topics that were deleted later. Raises StoreError, OSError.
     """
-    snapshot = None if plan.tables_from is None else read_snapshot(plan.source, plan.end)
+    snapshot = None if plan.tables_from is None else read_snapshot(plan.source, plan.tables_from)
     tables = read_tables(plan.source) if snapshot is None else snapshot.tables
     (folder / CONFIG_FOLDER).mkdir(exist_ok=True)
     for name, text in tables.items():
@@ -298,8 +307,9 @@ def _write_tables(plan: CopyPlan, folder: Path) -> frozenset[str]:
             shutil.copyfile(path, folder / CONFIG_FOLDER / path.name)
     snapshots = folder / NODE_FOLDER / TABLES_FOLDER
     snapshots.mkdir()
+    newest = plan.end if plan.kind is CopyKind.BACKUP else -1 if plan.tables_from is None else plan.tables_from
     for offset in snapshot_offsets(plan.source):
-        if offset <= plan.end:
+        if offset <= newest:
             path = snapshot_path(plan.source, offset)
             shutil.copyfile(path, snapshots / path.name)
     if plan.kind is not CopyKind.RESTORE:
@@ -317,11 +327,10 @@ def _take_deletions(plan: CopyPlan, folder: Path, then: DeletedTopicTable) -> fr
     """
     config = folder / CONFIG_FOLDER
     now = read_deletions(plan.source)
-    deleted = now.up_to(plan.end)
-    undeleted = frozenset(deletion.topic for deletion in now.without(deleted))
-    since = {deletion.topic for deletion in deleted.without(then)}
+    undeleted = frozenset(deletion.topic for deletion in now.without(plan.deleted))
+    since = {deletion.topic for deletion in plan.deleted.without(then)}
     if now.deletions:
-        deleted.write(config)
+        plan.deleted.write(config)
     if undeleted:
         note_dispatched_until(folder, plan.min_offset)
     if since:

@@ -44,13 +44,13 @@ from rmqha.wire.columns import Records
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import INNER_BATCH_FLAG, QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK
 from rmqha.wire.timers import TIMER_QUEUE_ID, TIMER_TOPIC
-from rmqha.wire.topics import HALF_TOPIC, TRANSACTION_GROUP
+from rmqha.wire.topics import HALF_TOPIC, LIGHT_QUEUE_PREFIX, TRANSACTION_GROUP
 
 TIMER_TOPICS_NAMED = 20
 TOPICS_NAMED = 20
 NEW_TOPIC_MS = 60_000
 """Slaves copied their master's table of topics more often, before they noted its offset."""
-SYSTEM_PREFIXES = ("rmq_sys_", SCHEDULE_TOPIC.lower())
+SYSTEM_PREFIXES = ("rmq_sys_", SCHEDULE_TOPIC.lower(), LIGHT_QUEUE_PREFIX.lower())
 MIN_FREE_BYTES = 16 << 20
 """Without this room a promotion is refused: its tables, and the first messages, could not be written."""
 UNFIT = {"GAP": ExitCode.GAP, "DIVERGED": ExitCode.DIVERGED}

@@ -35,6 +35,11 @@ class Target:
     message: tuple[str, int, int] | None = None
     inclusive: bool = False
 
+    @property
+    def before_ms(self) -> int | None:
+        """What happened at this time or later, in milliseconds since 1970, is left out. None: no time was named."""
+        return None if self.time_ms is None else self.time_ms + self.inclusive
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -55,8 +60,8 @@ def find_cut(log: CommitLog, end: int, target: Target, settings: Settings, progr
 
     Raises NoSuchTarget if the log does not reach it, StoreError if the log is damaged before it, OSError.
     """
-    if target.time_ms is not None:
-        return _before_time(log, end, target.time_ms, target.inclusive, progress)
+    if target.before_ms is not None:
+        return _before_time(log, end, target.before_ms, progress)
     if target.message is not None:
         start, record = _message(log, end, target.message, settings, progress)
         return Cut(start + record.total_size if target.inclusive else start)
@@ -64,8 +69,7 @@ def find_cut(log: CommitLog, end: int, target: Target, settings: Settings, progr
     return Cut(_boundary(log, end, target.offset, target.inclusive))
 
 
-def _before_time(log: CommitLog, end: int, time_ms: int, inclusive: bool, progress: Progress) -> Cut:
-    first_left_out = time_ms + 1 if inclusive else time_ms
+def _before_time(log: CommitLog, end: int, first_left_out: int, progress: Progress) -> Cut:
     cut, last_timestamp, earlier_after = None, None, 0
     for records in proved_records(log, log.min_offset, end, progress):
         times = records.ints("storeTimestamp")

@@ -207,6 +207,11 @@ class ClusterNode(SimSlave):
     async def follow(self, leader: Following | None, broker_id: int) -> None:
         if leader is None and self.following is None and not self.is_master:
             return
+        try:
+            if self.store is not None:
+                self.store.check_room()
+        except OSError as error:
+            raise DiskFull(str(error)) from error
         self.say(f"is to follow {'nobody' if leader is None else leader.name}")
         await self._change_role(partial(self._reopen_as_slave, leader))
 

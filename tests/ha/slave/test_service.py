@@ -22,6 +22,7 @@ from rmqha.ha.slave.service import OnGap
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.remoting.protocol import RemotingError
 from rmqha.settings import make_settings
+from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.wire.transfer import Transfer
@@ -674,6 +675,17 @@ class ReseedTests(SlaveNodeTestCase):
         line.deliver(wire(IMAGE.transfers(request)))
         self.assertEqual(self.content(), IMAGE.bytes_at(request, IMAGE.end))
         self.assertEqual(self.service.replica.state, ReplicaState.IN_SYNC)
+
+    def test_on_a_full_disk_nothing_is_set_aside_until_there_is_room(self) -> None:
+        """A process that cannot set its log aside ends, and nobody starts it again."""
+        free = self.patch(DISK, "free_bytes", lambda _: 1000)
+        self.reseed()
+        self.assertEqual(list((self.store.root / "rmqha").glob("aside-*")), [])
+        self.assertEqual((self.ends, self.disk_failures), ([], []))
+        free.restore()
+        self.accept()
+        self.clock.advance(0)
+        self.assertEqual(len(list((self.store.root / "rmqha").glob("aside-*"))), 1)
 
     def test_it_waits_for_the_thread_that_writes_the_state(self) -> None:
         """Else the thread's older state could replace the new epoch, or their temporary files meet."""
