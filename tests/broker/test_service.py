@@ -14,6 +14,7 @@ from rmqha.broker.service import BrokerService, Surroundings, default_ip, resolv
 from rmqha.endpoints import make_endpoint
 from rmqha.settings import Settings
 from rmqha.store.message import Message
+from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqha.store.tablesnapshots import read_tables, write_snapshot
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -120,7 +121,11 @@ class BrokerServiceTests(BrokerStoreTestCase):
         write_snapshot(store.root, store.commit_log.verified_offset, NOW_MS, read_tables(store.root))
         self.put(b"2", topic="New", queue_id=2)
         self.close_store()
-        topics = self.make(storePathRootDir=str(store.root)).topics
+        settings = {"storePathRootDir": str(store.root)}
+        self.assertIsNone(self.make(**settings).topics.get("New"), "after a clean stop nothing is missing")
+        self.close_store()
+        (store.root / ABORT_FILE).touch()
+        topics = self.make(**settings).topics
         found = topics.get("New")
         assert found is not None
         self.assertEqual((found.read_queue_nums, found.perm), (3, PERM_READ | PERM_WRITE))
