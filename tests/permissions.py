@@ -71,7 +71,10 @@ def _broker() -> Iterator[Row]:
     send = "`PUB` for the topic; for a retry topic `SUB` for its group. Topics that only brokers write to are refused"
     yield from _rows(broker, (code.SEND_MESSAGE, code.SEND_MESSAGE_V2), send, topics)
     yield Row(broker, code.SEND_BATCH_MESSAGE, send, HOLES)
-    reply = "`SUB` for any topic, if it goes to a topic for replies; else `PUB` for the topic. See the push 326"
+    reply = (
+        "`SUB` for any topic, if it goes to the topic for replies of this cluster; else `PUB` for the topic. "
+        "See the push 326"
+    )
     yield from _rows(
         broker,
         (code.SEND_REPLY_MESSAGE, code.SEND_REPLY_MESSAGE_V2),
@@ -225,7 +228,8 @@ def _pushes() -> Iterator[Row]:
     yield Row(
         push,
         code.PUSH_REPLY_MESSAGE_TO_CLIENT,
-        "the account that replies may read a topic to which the account of the connection may send",
+        "the account that replies may read a topic to which the account of the connection may send. "
+        "Of several accounts with this client id, the one that has had it for longest",
         "tests/broker/requests/test_reply.py::AccountTests::test_who_cannot_have_had_a_question_answers_none",
     )
     yield Row(

@@ -256,10 +256,19 @@ class ProducerManager:
                 del self._by_id[client.client_id]
 
     def of_client(self, client_id: str, may: Callable[[Rights], bool]) -> RemotingProtocol | None:
-        """The newest open connection with such rights that names itself so; None if there is none."""
+        """The newest open connection that names itself so, of the account that has had the name for longest; None if
+        there is none.
+
+        ``may`` says whose connections count.
+        """
         allowed = Allowed(may)
         connections = self._by_id.get(client_id, {})
-        return next((each for each in reversed(connections) if each.is_open and allowed[each.rights]), None)
+        first = next((each for each in connections if each.is_open and allowed[each.rights]), None)
+        if first is None:
+            return None
+        account = first.rights.account
+        of_account = (each for each in reversed(connections) if each.is_open and each.rights.account == account)
+        return next(each for each in of_account if allowed[each.rights])
 
     def account_at(self, host: Host) -> str | None:
         """The account of the producer that is connected from this address; None without one, or if it need not sign."""
