@@ -273,7 +273,7 @@ def _others() -> Iterator[Row]:
     yield Row(
         names,
         code.REGISTER_BROKER,
-        "`--allow-brokers`. For the place of another peer: a registered member of the brokerName, or a broker there "
+        "`--allow-brokers`. For the place of another peer: the next leader of a failover cluster, or a broker there "
         "that answers no more",
         f"{PEERS}::StrangerTests::test_it_gets_no_place_of_a_living_broker",
     )
@@ -292,7 +292,7 @@ def _others() -> Iterator[Row]:
     yield Row(
         names,
         code.REGISTER_TOPIC_IN_NAMESRV,
-        "peers that have registered a member of the brokerName",
+        "peers that have registered the master of the brokerName",
         f"{PEERS}::OwnerTests::test_a_broker_of_5_may_register_one_topic_alone_and_nobody_else_may",
     )
     yield Row(
@@ -312,13 +312,13 @@ def _others() -> Iterator[Row]:
     yield Row(
         names,
         code.DELETE_TOPIC_IN_NAMESRV,
-        f"{administrators}: for all brokers. Other peers: for the brokers that they have registered",
+        f"{administrators}: for all brokers. Other peers: for the brokers whose masters they have registered",
         f"{PEERS}::OwnerTests::test_a_broker_administers_what_it_has_registered",
     )
     yield from _rows(
         names,
         (code.WIPE_WRITE_PERM_OF_BROKER, code.ADD_WRITE_PERM_OF_BROKER),
-        f"{administrators}, and peers that have registered a member of the brokerName",
+        f"{administrators}, and peers that have registered the master of the brokerName",
         f"{PEERS}::StrangerTests::test_it_takes_nobody_off_and_changes_nothing",
     )
     yield from _rows(
