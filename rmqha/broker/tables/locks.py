@@ -84,7 +84,7 @@ class RebalanceLockManager:
         self._clock = clock
         self._may_lock = may_lock
         self._shares = Shares(MAX_LOCKS)
-        """By group: whoever may consume in one could lock any queues, as many as there are names."""
+        """By group: who may consume in one could lock any queues, as many as there are names."""
         self._locks: dict[tuple[str, MessageQueue], _Lock] = {}  # in the order of their last renewal, the oldest first
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:

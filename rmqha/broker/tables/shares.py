@@ -6,7 +6,7 @@ from rmqha.remoting.networks import network_of
 from rmqha.remoting.protocol import RemotingProtocol
 
 PARTS = 4
-"""When half of the room is used, whoever has one of so many parts gets no more."""
+"""When half of the room is used, a holder that has one of this many parts gets no more."""
 
 
 class Shares:

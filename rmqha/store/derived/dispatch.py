@@ -75,7 +75,7 @@ BULK_BYTES = 8 * 1024 * 1024
 NOTED_AT_ONCE = 512
 """At most this many messages that puts have noted are dispatched in a slice: about 4 ms."""
 SLICE_KEYS = 4096
-"""A slice that has so many index keys takes no further message. One message has up to 16,000."""
+"""A slice that has this many index keys takes no further message. One message has up to 16,000."""
 BULK_KEYS = 32_768
 """At most this many, about, of many messages dispatched at once: about 12 ms."""
 SLICE_QUEUES = 128
