@@ -71,7 +71,10 @@ def _broker() -> Iterator[Row]:
     send = "`PUB` for the topic; for a retry topic `SUB` for its group. Topics that only brokers write to are refused"
     yield from _rows(broker, (code.SEND_MESSAGE, code.SEND_MESSAGE_V2), send, topics)
     yield Row(broker, code.SEND_BATCH_MESSAGE, send, HOLES)
-    reply = "`SUB` for any topic, if it goes to a topic for replies; else `PUB` for the topic. See the push 326"
+    reply = (
+        "`SUB` for any topic, if it goes to the topic for replies of this cluster; else `PUB` for the topic. "
+        "See the push 326"
+    )
     yield from _rows(
         broker,
         (code.SEND_REPLY_MESSAGE, code.SEND_REPLY_MESSAGE_V2),
@@ -225,7 +228,8 @@ def _pushes() -> Iterator[Row]:
     yield Row(
         push,
         code.PUSH_REPLY_MESSAGE_TO_CLIENT,
-        "the account that replies may read a topic to which the account of the connection may send",
+        "the account that replies may read a topic to which the account of the connection may send. "
+        "Of several accounts with this client id, the one that has had it for longest",
         "tests/broker/requests/test_reply.py::AccountTests::test_who_cannot_have_had_a_question_answers_none",
     )
     yield Row(
@@ -269,7 +273,7 @@ def _others() -> Iterator[Row]:
     yield Row(
         names,
         code.REGISTER_BROKER,
-        "`--allow-brokers`. For the place of another peer: a registered member of the brokerName, or a broker there "
+        "`--allow-brokers`. For the place of another peer: the next leader of a failover cluster, or a broker there "
         "that answers no more",
         f"{PEERS}::StrangerTests::test_it_gets_no_place_of_a_living_broker",
     )
@@ -288,7 +292,7 @@ def _others() -> Iterator[Row]:
     yield Row(
         names,
         code.REGISTER_TOPIC_IN_NAMESRV,
-        "peers that have registered a member of the brokerName",
+        "peers that have registered the master of the brokerName",
         f"{PEERS}::OwnerTests::test_a_broker_of_5_may_register_one_topic_alone_and_nobody_else_may",
     )
     yield Row(
@@ -308,13 +312,13 @@ def _others() -> Iterator[Row]:
     yield Row(
         names,
         code.DELETE_TOPIC_IN_NAMESRV,
-        f"{administrators}: for all brokers. Other peers: for the brokers that they have registered",
+        f"{administrators}: for all brokers. Other peers: for the brokers whose masters they have registered",
         f"{PEERS}::OwnerTests::test_a_broker_administers_what_it_has_registered",
     )
     yield from _rows(
         names,
         (code.WIPE_WRITE_PERM_OF_BROKER, code.ADD_WRITE_PERM_OF_BROKER),
-        f"{administrators}, and peers that have registered a member of the brokerName",
+        f"{administrators}, and peers that have registered the master of the brokerName",
         f"{PEERS}::StrangerTests::test_it_takes_nobody_off_and_changes_nothing",
     )
     yield from _rows(

@@ -162,21 +162,35 @@ class RouteInfoManager:
         """The other peers that would lose something by this registration: each has registered the address, or the
         brokerName and brokerId.
 
-        A peer that has registered a member of the brokerName may take a brokerId: a slave becomes the master so.
+        The next leader of a failover cluster takes nothing from the one before.
         """
         at_address = self._live.get(new.broker_addr)
         found = [] if at_address is None or at_address.peer.is_same(peer) else [at_address.peer]
         broker = self._brokers.get(new.broker_name)
         held = None if broker is None else self._live.get(broker.addresses.get(new.broker_id, ""))
-        if held is not None and held is not at_address and not self.is_member(new.broker_name, peer):
-            found.append(held.peer)
+        if held is not None and held is not at_address and not held.peer.is_same(peer):
+            assert broker is not None, "it holds the place"
+            if not self._leads_next(broker, new, held, peer):
+                found.append(held.peer)
         return found
 
-    def is_member(self, broker_name: str, peer: Peer) -> bool:
-        """Whether this peer has registered an address of the brokerName."""
+    def _leads_next(self, broker: _Broker, new: Registration, held: _LiveBroker, peer: Peer) -> bool:
+        """Whether a registered member of a failover cluster leads in a later epoch than the leader that is registered.
+
+        A master without an epoch is in no such cluster. Anybody can register as one more slave of it.
+        """
+        epoch = held.registration.data_version.state_version
+        is_later = new.broker_id == MASTER_ID and 0 < epoch < new.data_version.state_version
+        return is_later and any(self._is_of(address, peer) for address in broker.addresses.values())
+
+    def _is_of(self, address: str, peer: Peer) -> bool:
+        """Whether this peer has registered the address."""
+        return address in self._live and self._live[address].peer.is_same(peer)
+
+    def has_master(self, broker_name: str, peer: Peer) -> bool:
+        """Whether this peer has registered the master of the brokerName."""
         broker = self._brokers.get(broker_name)
-        addresses = () if broker is None else broker.addresses.values()
-        return any(address in self._live and self._live[address].peer.is_same(peer) for address in addresses)
+        return broker is not None and self._is_of(broker.addresses.get(MASTER_ID, ""), peer)
 
     def registering(self, registration: Registration, peer: Peer) -> Steps[tuple[str, str] | None]:
         """Add a registration, with its topics in steps. Whether the peer may do that was checked.
@@ -497,14 +511,14 @@ class RouteInfoManager:
         return {"topicList": sorted(found)}
 
     def delete_topic(self, topic: str, cluster: str | None = None, peer: Peer | None = None) -> int:
-        """Remove a topic until a broker registers it again: of one cluster, and of one peer's brokers, if given.
+        """Remove a topic until a broker registers it again: of one cluster, and of one peer's masters, if given.
 
         Returns of how many of the brokers that have it.
         """
         brokers = [
             broker
             for broker in self._carriers(topic)
-            if (cluster is None or broker.cluster == cluster) and (peer is None or self.is_member(broker.name, peer))
+            if (cluster is None or broker.cluster == cluster) and (peer is None or self.has_master(broker.name, peer))
         ]
         for broker in brokers:
             self._end_topic(broker, topic)

@@ -204,7 +204,7 @@ class NameServerService(Service):
         except (ValueError, KeyError, TypeError) as error:
             raise refused(f"the body is not a route: {error!r}") from error
         for broker_name, _ in queues:
-            if not self.route_info.is_member(broker_name, peer):
+            if not self.route_info.has_master(broker_name, peer):
                 raise self._refused(peer, "it may not register topics of brokers of others")
         for broker_name, topic in queues:
             self.route_info.register_topic(broker_name, topic)
@@ -276,11 +276,11 @@ class NameServerService(Service):
         return RemotingCommand(ResponseCode.SUCCESS, ext_fields={"wipeTopicCount": str(count)})
 
     def _broker_to_change(self, connection: RemotingProtocol, request: RemotingCommand) -> str:
-        """The brokerName of a request. Raises RequestRefused if the peer has registered no such broker, and may not
+        """The brokerName of a request. Raises RequestRefused if the peer has not registered its master, and may not
         administer.
         """
         name, peer = Header(request).text("brokerName"), Peer.of(connection)
-        if not self.route_info.is_member(name, peer):
+        if not self.route_info.has_master(name, peer):
             self._check_admin(peer, "change the permissions of brokers of others")
         return name
 

@@ -5,6 +5,7 @@ from rmqha.wire.topics import (
     HALF_TOPIC,
     OFFSET_MOVED_EVENT,
     OPERATION_TOPIC,
+    REPLY_TOPIC_SUFFIX,
     TRACE_TOPIC,
     TRANS_CHECK_MAX_TIME_TOPIC,
 )
@@ -22,4 +23,4 @@ def is_internal(topic: str) -> bool:
 
 def is_mixed(topic: str) -> bool:
     """Whether the messages of a topic belong to other topics, or tell of them."""
-    return topic in _MIXED or topic.startswith(INTERNAL_PREFIX)
+    return topic in _MIXED or topic.startswith(INTERNAL_PREFIX) or topic.endswith(REPLY_TOPIC_SUFFIX)

@@ -350,6 +350,7 @@ class MixedTopicTests(SynchronousTestCase):
         "RMQ_SYS_TRACE_TOPIC",
         "rmq_sys_wheel_timer",
         "rmq_sys_REVIVE_LOG_DefaultCluster",
+        "DefaultCluster_REPLY_TOPIC",
         "%DLQ%Other",
     )
     READS: Mapping[int, Mapping[str, str]] = {

@@ -94,6 +94,29 @@ class StrangerTests(PeersTestCase):
                 self.assert_unchanged()
                 self.clock.advance(PROVED_SECONDS)
 
+    def test_nor_if_it_has_registered_as_a_slave_before(self) -> None:
+        """Anybody may say that it is one more slave. That gives it nothing of the others."""
+        self.ok(self.stranger, RequestCode.REGISTER_BROKER, b"", **{**SLAVE, "brokerAddr": THEIRS, "brokerId": 7})
+        for holder, body, broker_id in ((self.broker, BODY, 0), (self.broker, body_of(99), 0), (self.slave, BODY, 1)):
+            self.register(self.stranger, body, brokerAddr=THEIRS, brokerId=broker_id)
+            self.answer_probe(holder)
+            self.assert_refused(self.stranger, "is alive")
+            self.clock.advance(PROVED_SECONDS)
+        for code, fields in (
+            (RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"}),
+            (RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"}),
+            (RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"}),
+        ):
+            self.stranger.send(code, fields)
+            self.assert_refused(self.stranger, STRANGER)
+        queues = {"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6, "topicSysFlag": 0}
+        self.stranger.send(
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "T"}, orjson.dumps({"queueDatas": [queues]})
+        )
+        self.assert_refused(self.stranger, STRANGER)
+        self.ok(self.stranger, RequestCode.UNREGISTER_BROKER, **{**MASTER_FIELDS, "brokerAddr": THEIRS, "brokerId": 7})
+        self.assert_unchanged()
+
     def test_a_flood_of_its_registrations_asks_the_broker_once(self) -> None:
         for _ in range(20):
             self.register(self.connect(STRANGER), brokerAddr=THEIRS)
@@ -134,7 +157,7 @@ class OwnerTests(PeersTestCase):
 
     def test_a_broker_administers_what_it_has_registered(self) -> None:
         fields = {"brokerName": "broker-a"}
-        self.ok(self.slave, RequestCode.WIPE_WRITE_PERM_OF_BROKER, **fields)
+        self.ok(self.broker, RequestCode.WIPE_WRITE_PERM_OF_BROKER, **fields)
         self.ok(self.connect(HOST), RequestCode.ADD_WRITE_PERM_OF_BROKER, **fields)
         other = {"brokerName": "broker-b", "brokerAddr": "10.0.0.3:10911", "bodyCrc32": 0}
         self.ok(self.connect("10.0.0.3"), RequestCode.REGISTER_BROKER, BODY, **{**MASTER, **other})
@@ -179,9 +202,19 @@ class FailoverTests(PeersTestCase):
         return address
 
     def test_a_member_becomes_the_master_at_once_although_the_old_one_is_connected(self) -> None:
+        self.ok(self.broker, RequestCode.REGISTER_BROKER, body_of(1), **{**MASTER, "bodyCrc32": 0})
         self.register(self.slave, body_of(2), brokerAddr=f"{SLAVE_HOST}:10911")
         self.assertEqual([answer.code for answer in self.slave.answers()], [ResponseCode.SUCCESS])
         self.assertEqual(self.broker.answers(), [])
+        self.assertEqual(self.master_address(), f"{SLAVE_HOST}:10911")
+
+    def test_a_promoted_slave_becomes_the_master_once_the_old_one_answers_no_more(self) -> None:
+        """A master without an epoch is in no failover cluster: nobody but itself knows that it is not one any more."""
+        self.register(self.slave, body_of(2), brokerAddr=f"{SLAVE_HOST}:10911")
+        self.assertEqual(self.slave.answers(), [])
+        self.clock.advance(PROBE_SECONDS)
+        self.clock.advance(0)
+        self.assertEqual([answer.code for answer in self.slave.answers()], [ResponseCode.SUCCESS])
         self.assertEqual(self.master_address(), f"{SLAVE_HOST}:10911")
 
     def test_another_host_gets_the_place_of_one_that_answers_no_more(self) -> None:

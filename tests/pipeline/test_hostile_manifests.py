@@ -138,6 +138,23 @@ class HostileManifestTests(SynchronousTestCase):
                 self.assertEqual((status, len(said.strip().splitlines())), (1, 1), said)
                 self.assertEqual(self.victim.read_bytes(), b"mine")
 
+    def test_a_link_to_a_folder_leads_to_no_file_elsewhere(self) -> None:
+        """An archive that somebody else has packed may have links. A job removes only what is in the archive itself."""
+        self.write({"path": "date=2026-11-21/victim.parquet"})
+        (self.lake / "date=2026-11-21").symlink_to(self.outside, target_is_directory=True)
+        for arguments in (("expire", self.lake, "--older-than", "0d"), ("expire", self.lake, "--older-than", "0d")):
+            status, said = self.run_job(*arguments)
+            self.assertEqual((status, len(said.strip().splitlines())), (1, 1), said)
+            self.assertIn("date=2026-11-21 is a link", said)
+            self.assertEqual(self.victim.read_bytes(), b"mine")
+        folder = self.lake / "_manifest" / "replacing"
+        folder.mkdir(exist_ok=True)
+        intent = {"manifests": [], "files": ["date=2026-11-21/victim.parquet"], "keeps_rows": True}
+        (folder / self.manifest.name).write_text(json.dumps(intent))
+        self.manifest.write_text(json.dumps(self.content))
+        self.assertEqual(self.run_job("expire", self.lake, "--older-than", "0d")[0], 1)
+        self.assertEqual(self.victim.read_bytes(), b"mine")
+
     def test_tables_are_names_of_files(self) -> None:
         tables = self.lake / "_manifest" / "tables.json"
         hostile: list[Any] = [{"tables": {"../x.json": "{}"}}, {"tables": {"a\0": ""}}, {"tables": "x"}, [], {}]

@@ -13,6 +13,7 @@ from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager, MessageModel
 from rmqha.broker.tables.filters import parse_failed
 from rmqha.broker.tables.offsets import queue_id_of
+from rmqha.broker.tables.shares import Shares, holder_of
 from rmqha.events import Event
 from rmqha.filter.expressions import SqlFilter
 from rmqha.remoting.header import Header, refused
@@ -117,6 +118,7 @@ class HeldPull:
     queue_offset: int
     wanted: TagFilter | None
     size: int = 0
+    holder: str = ""
     woken: Deferred[None] = field(default_factory=Deferred)
     deadline: IDelayedCall | None = None
     confirming: Wait | None = None
@@ -147,8 +149,12 @@ class PullRequestHoldService(PeriodicService):
         self._woken: deque[HeldPull] = deque()
         self._waking: IDelayedCall | None = None
         self._size = 0
-        self.count = 0
+        self._shares = Shares(MAX_HELD_PULLS)
+
+    @property
+    def count(self) -> int:
         """The number of held pulls."""
+        return self._shares.count
 
     def stopService(self) -> Deferred[None]:
         """Drop all held pulls. Their connections must be closed."""
@@ -173,20 +179,21 @@ class PullRequestHoldService(PeriodicService):
         """Fires when ``queue`` (topic and queue id) should be read again, after ``seconds`` at most.
 
         It does not fire after the connection is closed. ``size`` is about how many bytes ``wanted`` takes. Raises
-        RequestRefused if too many pulls are held.
+        RequestRefused if too many pulls are held, or very many of this account; without accounts of this address.
         """
-        if self.count >= MAX_HELD_PULLS:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_HELD_PULLS} pulls are already held")
         if self._size + size > MAX_HELD_BYTES:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"the held pulls already take {self._size} bytes")
-        pull = HeldPull(connection, queue, queue_offset, wanted, size)
+        holder = holder_of(connection)
+        if not self._shares.take(holder):
+            reason = f"{self.count} pulls are already held, and many of them of {holder}"
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, reason)
+        pull = HeldPull(connection, queue, queue_offset, wanted, size, holder)
         self._size += size
         if connection not in self._connections:
             self._connections[connection] = set()
             connection.on_closed(lambda: self._connection_closed(connection))
         self._connections[connection].add(pull)
         self._queues.setdefault(queue, set()).add(pull)
-        self.count += 1
         pull.deadline = self.timer.callLater(seconds, self._wake, pull)
         if self._limited is not None:
             self._await_confirmed(pull, self._limited())
@@ -246,7 +253,7 @@ class PullRequestHoldService(PeriodicService):
             self._waking = self.timer.callLater(0, self._wake_some)
 
     def _forget(self, pull: HeldPull) -> None:
-        self.count -= 1
+        self._shares.give_back(pull.holder)
         self._size -= pull.size
         self._connections[pull.connection].discard(pull)
         if pull.confirming is None:

@@ -20,6 +20,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties, parse_properties
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
+from rmqha.wire.topics import REPLY_TOPIC_SUFFIX
 
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
@@ -49,6 +50,7 @@ class ReplyProcessor:
         self._store = store
         self._producers = producers
         self._stamps = stamps
+        self._replies = f"{sends.settings.broker_cluster_name}{REPLY_TOPIC_SUFFIX}"
         self._pushed: dict[RemotingProtocol, _Pushed] = {}
 
     def processors(self) -> Processors:
@@ -60,6 +62,13 @@ class ReplyProcessor:
 
     def _reply(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Answer:
         """A client may ask and answer on one connection, so this does not hold up its connection."""
+        topic = request.ext_fields.get(names.topic)
+        if topic is not None and topic != self._replies and not connection.rights.may_send_to(topic):
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the account may not send to topic {shown(topic)}, and replies go to {self._replies}",
+                self._sends.in_every_answer,
+            )
         message = self._sends.message_of(connection, request, names)
         message.properties_stored = request.ext_fields.get(names.properties) or ""
         message.properties = parse_properties(message.properties_stored)

@@ -10,6 +10,7 @@ In reading order:
 - ``offsets``: how far each consumer group has read.
 - ``deletedtopics``: the topics that were deleted (deletedTopics.json).
 - ``brokertables``: topics, groups, offsets and deletions in one record.
+- ``shares``: room that nobody can use up alone.
 - ``filters``: the SQL92 filters of consumers.
 - ``clients``: the connected producers and consumers, from their heartbeats.
 - ``locks``: which consumer may read a queue in order.

@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from rmqha.broker.tables.filters import SqlFilters, parse_failed
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_new_group
+from rmqha.broker.tables.shares import Shares, holder_of
 from rmqha.broker.tables.topics import UNIT_SUB_FLAG, TopicConfigManager, topic_problem
 from rmqha.events import Event
 from rmqha.remoting.header import Header, refused, shown
@@ -176,12 +177,19 @@ class Allowed(dict[Rights, bool]):
 
 
 class Memberships:
-    """The groups of each connection. Both the groups of one connection and the sum over all connections are limited."""
+    """The groups of each connection. Both the groups of one connection and the sum over all connections are limited,
+    and no account takes all of it; without accounts no address.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[RemotingProtocol, set[str]] = {}
-        self.count = 0
+        self._holders: dict[RemotingProtocol, str] = {}
+        self._shares = Shares(MAX_MEMBERSHIPS)
+
+    @property
+    def count(self) -> int:
         """Of all connections together."""
+        return self._shares.count
 
     def join(self, connection: RemotingProtocol, group: str) -> None:
         """Add the connection to the group. Raises RequestRefused if there are too many."""
@@ -190,20 +198,21 @@ class Memberships:
             return
         if len(groups) >= MAX_IN_A_SET:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"this connection is in {len(groups)} groups already")
-        if self.count >= MAX_MEMBERSHIPS:
-            raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"clients are in {self.count} groups already")
+        holder = self._holders.get(connection) or holder_of(connection)
+        if not self._shares.take(holder):
+            reason = f"clients are in {self.count} groups already, and those of {holder} in many of them"
+            raise RequestRefused(ResponseCode.SYSTEM_BUSY, reason)
         groups.add(group)
-        self._groups[connection] = groups
-        self.count += 1
+        self._groups[connection], self._holders[connection] = groups, holder
 
     def leave(self, connection: RemotingProtocol, group: str) -> None:
         """Remove the connection from the group."""
         groups = self._groups.get(connection, set())
         if group in groups:
             groups.discard(group)
-            self.count -= 1
+            self._shares.give_back(self._holders[connection])
             if not groups:
-                del self._groups[connection]
+                del self._groups[connection], self._holders[connection]
 
     def has(self, connection: RemotingProtocol) -> bool:
         """Whether the connection is in any group."""
@@ -256,10 +265,19 @@ class ProducerManager:
                 del self._by_id[client.client_id]
 
     def of_client(self, client_id: str, may: Callable[[Rights], bool]) -> RemotingProtocol | None:
-        """The newest open connection with such rights that names itself so; None if there is none."""
+        """The newest open connection that names itself so, of the account that has had the name for longest; None if
+        there is none.
+
+        ``may`` says whose connections count.
+        """
         allowed = Allowed(may)
         connections = self._by_id.get(client_id, {})
-        return next((each for each in reversed(connections) if each.is_open and allowed[each.rights]), None)
+        first = next((each for each in connections if each.is_open and allowed[each.rights]), None)
+        if first is None:
+            return None
+        account = first.rights.account
+        of_account = (each for each in reversed(connections) if each.is_open and each.rights.account == account)
+        return next(each for each in of_account if allowed[each.rights])
 
     def account_at(self, host: Host) -> str | None:
         """The account of the producer that is connected from this address; None without one, or if it need not sign."""

@@ -8,6 +8,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH
+from rmqha.broker.tables.shares import Shares
 from rmqha.events import Event
 from rmqha.remoting.header import refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
@@ -82,6 +83,8 @@ class RebalanceLockManager:
         """``may_lock`` says whether this broker may lock queues now: a leader that was replaced must not."""
         self._clock = clock
         self._may_lock = may_lock
+        self._shares = Shares(MAX_LOCKS)
+        """By group: who may consume in one could lock any queues, as many as there are names."""
         self._locks: dict[tuple[str, MessageQueue], _Lock] = {}  # in the order of their last renewal, the oldest first
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
@@ -107,8 +110,9 @@ class RebalanceLockManager:
         if held is not None and held.client_id != client_id:
             return False
         if held is None:
-            if len(self._locks) >= MAX_LOCKS:
-                raise RequestRefused(ResponseCode.SYSTEM_BUSY, f"{MAX_LOCKS} queues are locked already")
+            if not self._shares.take(group):
+                reason = f"{len(self._locks)} queues are locked already, and many of them by this group"
+                raise RequestRefused(ResponseCode.SYSTEM_BUSY, reason)
             self._tell("locks", client_id, group, queue)
         self._locks.pop((group, queue), None)
         self._locks[group, queue] = _Lock(client_id, self._clock.seconds())
@@ -119,8 +123,12 @@ class RebalanceLockManager:
         for queue in queues:
             held = self._locks.get((group, queue))
             if held is not None and held.client_id == client_id:
-                del self._locks[group, queue]
+                self._forget(group, queue)
                 self._tell("unlocks", client_id, group, queue)
+
+    def _forget(self, group: str, queue: MessageQueue) -> None:
+        del self._locks[group, queue]
+        self._shares.give_back(group)
 
     def _tell(self, what: str, client_id: str, group: str, queue: MessageQueue) -> None:
         self._log.info(
@@ -138,7 +146,7 @@ class RebalanceLockManager:
             if count % QUEUES_AT_ONCE == 0:
                 yield
             if self._locks.get(key) is held:
-                del self._locks[key]
+                self._forget(*key)
             self._tell("loses", held.client_id, *key)
 
     def _expired(self, since: float) -> Iterable[tuple[tuple[str, MessageQueue], _Lock]]:

@@ -64,6 +64,7 @@ def replace_manifests(archive: Archive, old: Sequence[Manifest], new: Manifest, 
         tuple(file.path for one in old for file in one.files if file.path not in kept),
         keeps_rows,
     )
+    _check_inside(archive.root, intent.files)
     replace_file(folder / new.name, orjson.dumps(asdict(intent), option=orjson.OPT_INDENT_2) + b"\n")
     archive.put(new)
     _finish(archive, folder / new.name)
@@ -99,8 +100,17 @@ def _finish(archive: Archive, path: Path) -> None:
     path.unlink()
 
 
+def _check_inside(root: Path, paths: Sequence[str]) -> None:
+    """Raises ArchiveError if a path leads elsewhere by a link to a folder: others may have packed the archive."""
+    whole = root.resolve()
+    for folder in {Path(path).parent for path in paths}:
+        if (root / folder).resolve() != whole / folder:
+            raise ArchiveError(f"{root / folder} is a link, or in one: only files in the archive itself are removed")
+
+
 def _remove(root: Path, paths: Sequence[str]) -> None:
-    """Remove files, and the folders that are empty then."""
+    """Remove files, and the folders that are empty then. Raises ArchiveError, OSError."""
+    _check_inside(root, paths)
     folders = {(root / path).parent for path in paths}
     for path in paths:
         (root / path).unlink(missing_ok=True)

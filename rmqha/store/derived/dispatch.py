@@ -18,7 +18,7 @@ from rmqha.events import Event
 from rmqha.progress import LINE_SECONDS, MIB, left_of
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.batchqueue import BatchConsumeQueue, batch_unit_of
-from rmqha.store.derived.bulk import BulkDispatch, Dispatched
+from rmqha.store.derived.bulk import SPACE, BulkDispatch, Dispatched
 from rmqha.store.derived.consumequeue import (
     UNIT,
     BlankBudget,
@@ -74,6 +74,10 @@ MIN_BULK_BYTES = 16 * 1024
 BULK_BYTES = 8 * 1024 * 1024
 NOTED_AT_ONCE = 512
 """At most this many messages that puts have noted are dispatched in a slice: about 4 ms."""
+SLICE_KEYS = 4096
+"""A slice that has this many index keys takes no further message. One message has up to 16,000."""
+BULK_KEYS = 32_768
+"""At most this many, about, of many messages dispatched at once: about 12 ms."""
 SLICE_QUEUES = 128
 """At most this many queues whose files must be opened or created get units in one slice."""
 OPEN_QUEUE_COST = 32
@@ -144,6 +148,18 @@ def _lasts(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     ordered = values[order]
     lasts: npt.NDArray[np.int64] = order[np.flatnonzero(np.append(ordered[1:] != ordered[:-1], len(values) > 0))]
     return lasts
+
+
+def _with_few_keys(records: Records, end: int) -> Records:
+    """The first of the records, as many as have few keys together. They end at ``end`` of the buffer."""
+    is_space = records.buffer[:end] == SPACE
+    if np.count_nonzero(is_space) <= BULK_KEYS:
+        return records
+    spaces = np.flatnonzero(is_space)
+    begins, lengths = records.properties
+    keys = np.cumsum(np.searchsorted(spaces, begins + lengths) - np.searchsorted(spaces, begins))
+    count = int(np.searchsorted(keys, BULK_KEYS, "right"))
+    return records if count == len(records) else records.take(slice(0, count))
 
 
 def _indexed_keys(request: DispatchRequest) -> list[IndexedKey]:
@@ -388,7 +404,7 @@ class Dispatcher:
             return
         base, position = self.reput_offset, 0
         limit = min(len(data), log.verified_offset - base)
-        noted = self.notes.take(base, NOTED_AT_ONCE)
+        noted = self.notes.take(base, NOTED_AT_ONCE, SLICE_KEYS)
         if noted and self._dispatch_noted(noted, keys):
             return
         if limit >= MIN_BULK_BYTES and base >= self._singly_until:
@@ -397,7 +413,7 @@ class Dispatcher:
                 self._bulk_took(self._seconds() - began)
                 return
         for count in range(SLICE_MESSAGES):
-            if position >= limit or position >= SLICE_BYTES or self._queues.queues_to_write >= SLICE_QUEUES:
+            if position >= limit or self._is_full(position, keys):
                 break
             if count % 64 == 63 and deadline is not None and self._seconds() >= deadline:
                 break
@@ -409,6 +425,10 @@ class Dispatcher:
             else:
                 break
             self.reput_offset = base + position
+
+    def _is_full(self, size: int, keys: Sequence[IndexedKey]) -> bool:
+        """Whether a slice of this many bytes, with these keys, takes no further message."""
+        return size >= SLICE_BYTES or len(keys) >= SLICE_KEYS or self._queues.queues_to_write >= SLICE_QUEUES
 
     def _read(self, data: memoryview, base: int, position: int) -> DispatchRequest | int:
         """The message at this position, or how many bytes of a blank or of damage to skip.
@@ -444,6 +464,11 @@ class Dispatcher:
             self._singly_until = self.reput_offset + end
             return False
         records = Records(buffer, self.reput_offset, np.array(starts, np.int64))
+        if self._clock is not None:
+            records = _with_few_keys(records, end)
+            if len(records) < MIN_BULK_MESSAGES:
+                self._singly_until = self.reput_offset + end
+                return False
         found = self._bulk(records)
         if self._has_batch_topics(found):
             self._singly_until = self.reput_offset + end

@@ -15,6 +15,10 @@ MOST_PROPERTIES_BYTES = 1024 * 1024
 """Beyond these limits nothing is noted until dispatch has taken some."""
 
 
+KEY_SEPARATOR = b" "
+"""Between two keys in the property KEYS."""
+
+
 class PutNote(NamedTuple):
     """The fields of a message's record (spec/store.md 3.1), with the bytes of its properties."""
 
@@ -45,13 +49,20 @@ class PutNotes:
             self._notes.extend(notes)
             self._properties_bytes += sum(len(note.properties) for note in notes)
 
-    def take(self, offset: int, most: int) -> list[DispatchRequest]:
-        """Messages from ``offset`` of the log on, one after another without a gap; empty if none is noted there."""
+    def take(self, offset: int, most: int, most_keys: int) -> list[DispatchRequest]:
+        """Messages from ``offset`` of the log on, one after another without a gap; empty if none is noted there.
+
+        At most ``most``, and none after the first that could bring the spaces between their keys above ``most_keys``.
+        """
         notes = self._notes
         while notes and notes[0].physical_offset < offset:
             self._properties_bytes -= len(notes.popleft().properties)
         found: list[DispatchRequest] = []
+        spaces = 0
         while notes and notes[0].physical_offset == offset and len(found) < most:
+            spaces += notes[0].properties.count(KEY_SEPARATOR)
+            if spaces > most_keys and found:
+                break
             note = notes.popleft()
             self._properties_bytes -= len(note.properties)
             found.append(note.request())

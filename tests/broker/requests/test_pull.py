@@ -758,12 +758,19 @@ class HoldServiceTests(SynchronousTestCase):
         self.assertEqual(self.woken, ["large", "another", "large", "large"])
 
     def test_no_more_are_held_than_there_is_room_for(self) -> None:
-        self.patch(pull, "MAX_HELD_PULLS", 2)
+        self.patch(pull, "MAX_HELD_PULLS", 4)
+        self.service = PullRequestHoldService(self.clock, lambda *queue: self.max_offsets[queue])
         self.hold("1")
         self.hold("2")
         with self.assertRaises(RequestRefused) as refused:
             self.hold("3")
         self.assertEqual(refused.exception.answer.code, ResponseCode.SYSTEM_BUSY)
+        own, self.connection = self.connection, RemotingProtocol({}, self.clock)
+        LineTransport(self.clock).attach(self.connection)
+        self.connection.setTimeout(None)
+        self.connection.rights = Granted("another")  # whose pulls are not kept out by those of one
+        self.hold("5")
+        self.connection = own
         self.arrive(0)
         self.hold("4")
         self.assertEqual(self.service.count, 1)

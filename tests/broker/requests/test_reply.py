@@ -214,6 +214,37 @@ class AccountTests(ReplyTestCase):
         self.reply()
         self.assertEqual((len(self.pushed(thief)), len(self.pushed())), (0, 1))
 
+    def test_a_name_is_of_the_account_that_has_it_first(self) -> None:
+        """Both may send to the topic: the answer to a question of the one is not for the other."""
+        self.asker.protocol.rights = Granted("asker", sends={"Asked"})
+        thief, again = self.join("asker"), self.join("asker")
+        thief.protocol.rights = Granted("thief", sends={"Asked"})
+        again.protocol.rights = self.asker.protocol.rights
+        self.peer.protocol.rights = Granted("replier", reads={"Asked"})
+        self.reply()
+        self.assertEqual([len(self.pushed(each)) for each in (self.asker, thief, again)], [0, 0, 1])
+        self.take(RemotingCommand(PUSH, 1), client=again)
+        again.line.lose()
+        self.clock.advance(0)
+        self.reply()
+        self.assertEqual([len(self.pushed(each)) for each in (self.asker, thief)], [1, 0])
+
+    def test_a_reply_goes_to_the_topic_of_replies_or_where_its_account_may_send(self) -> None:
+        self.asker.protocol.rights = Granted("asker", sends={"Asked"})
+        for topic in ("Other_REPLY_TOPIC", "New_REPLY_TOPIC"):
+            if topic.startswith("Other"):
+                self.topics.update(TopicConfig(topic, 1, 1))
+            self.peer.protocol.rights = Granted("replier", reads={"Asked"})
+            request = self.request(REPLY, properties={"REPLY_TO_CLIENT": "asker"}, topic=topic, queue_id=0)
+            self.assert_refused(self.deliver(request), ResponseCode.NO_PERMISSION, f"may not send to topic {topic}")
+            self.assertEqual((self.end(), self.pushed()), (0, []))
+        self.assertIsNone(self.topics.get("New_REPLY_TOPIC"))
+        self.peer.protocol.rights = Granted("replier", reads={"Asked"}, sends={"Other_REPLY_TOPIC"})
+        self.deliver(
+            self.request(REPLY, properties={"REPLY_TO_CLIENT": "asker"}, topic="Other_REPLY_TOPIC", queue_id=0)
+        )
+        self.assertEqual(len(self.pushed()), 1)
+
 
 class ClientIdTests(ReplyTestCase):
     """Which connection a client has."""

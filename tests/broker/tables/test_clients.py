@@ -8,6 +8,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.tables import clients
 from rmqha.broker.tables.clients import (
     CHANNEL_EXPIRED_SECONDS,
     GROUPS_AT_ONCE,
@@ -228,6 +229,26 @@ class HeartbeatTests(ClientsTestCase):
                 self.assertIn(reason, answer.remark or "")
         self.assertIsNone(self.consumers.get("A"))
         self.assertIsNone(self.producers.get("P"))
+
+    def test_no_account_keeps_the_clients_of_others_out(self) -> None:
+        """Anybody may be a producer of as many groups as there are names. Without accounts addresses share the room."""
+        self.patch(clients, "MAX_MEMBERSHIPS", 8)
+        for accounts in (("greedy", "other"), (None, None)):
+            self.serve()
+            greedy, again, other = (self.connect() for _ in range(3))
+            if accounts[0] is None:
+                other.protocol._peer_host = ("192.0.2.99", 1)
+            for client, account in zip((greedy, again, other), (accounts[0], *accounts), strict=True):
+                client.protocol.rights = Granted(account)
+            self.heartbeat(greedy, producers=("P1", "P2", "P3", "P4"))
+            again.send(RequestCode.HEART_BEAT, {}, heartbeat_body(client_id="c2", producers=("Q",)))
+            (answer,) = again.answers()
+            self.assertEqual(answer.code, ResponseCode.SYSTEM_BUSY)
+            self.heartbeat(other, client_id="c3", producers=("Q1", "Q2"))
+            greedy.line.lose()
+            self.clock.advance(0)
+            self.heartbeat(again, client_id="c2", producers=("Q",))
+            self.assertEqual(self.producers.memberships, 3)
 
     def test_a_newer_subscription_takes_the_older_ones_place(self) -> None:
         client = self.connect()

@@ -6,6 +6,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.tables import locks
 from rmqha.broker.tables.locks import LOCK_MAX_LIVE_SECONDS, RebalanceLockManager
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from tests.broker.brokerstore import Client
@@ -51,6 +52,18 @@ class LockTests(SynchronousTestCase):
         self.lock("c1", queue(0))
         self.assertEqual(self.lock("c2", queue(0), group="H"), [queue(0)])
         self.assertEqual(self.lock("c2", queue(0, "broker-b")), [queue(0, "broker-b")])
+
+    def test_no_group_locks_all_that_can_be_locked(self) -> None:
+        self.patch(locks, "MAX_LOCKS", 16)
+        self.locks = RebalanceLockManager(self.clock)
+        self.client = Client(self.locks.processors(), self.clock)
+        self.addCleanup(self.client.line.lose)
+        self.assertEqual(len(self.lock("c1", *map(queue, range(8)))), 8)
+        answer = self.ask(RequestCode.LOCK_BATCH_MQ, "c1", [queue(8)])
+        self.assertEqual(answer.code, ResponseCode.SYSTEM_BUSY)
+        self.assertEqual(len(self.lock("c2", *map(queue, range(4)), group="H")), 4)
+        self.unlock("c1", *map(queue, range(8)))
+        self.assertEqual(self.lock("c1", queue(8)), [queue(8)])
 
     def test_a_lock_that_is_not_renewed_ends_after_a_minute(self) -> None:
         self.lock("c1", queue(0), queue(1))

@@ -20,12 +20,14 @@ from rmqha.store.derived.dispatch import (
     DISK_FULL_PAUSE_SECONDS,
     FIRST_PAUSE_SECONDS,
     INDEX_PAUSE_SECONDS,
+    MIN_BULK_MESSAGES,
     SLICE_BYTES,
     SLICE_MESSAGES,
     Dispatcher,
 )
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request, read_if_sound
 from rmqha.store.derived.index import IndexFile, KeyIndex
+from rmqha.store.derived.putnotes import PutNote
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
@@ -510,6 +512,57 @@ class SliceTests(DispatchTestCase):
         self.dispatcher.run_slice()
         self.assertEqual(self.dispatched(), 1)
         self.dispatcher.run_slice()
+        self.check()
+
+    def put_with_keys(self, count: int) -> list[Record]:
+        """Messages with 30 keys each, and 29 spaces between them. Their bodies have spaces too."""
+        keys = " ".join(f"k{number}" for number in range(30))
+        return [self.writer.put(body=b" " * 99, KEYS=keys) for _ in range(count)]
+
+    def assert_slices(self, *dispatched: int) -> None:
+        for count in dispatched:
+            self.dispatcher.run_slice()
+            self.assertEqual(self.dispatched(), count)
+
+    def test_a_slice_has_so_many_keys(self) -> None:
+        """A message may have 16,000 keys. A MiB of such messages would take most of a second."""
+        self.patch(dispatch, "SLICE_KEYS", 100)
+        self.put_with_keys(10)
+        self.assert_slices(4, 8, 10)
+        self.check()
+
+    def test_a_slice_has_so_many_keys_of_noted_messages(self) -> None:
+        self.patch(dispatch, "SLICE_KEYS", 100)
+        self.writer.put()
+        self.assert_slices(1)  # its queue is open
+        for record in self.put_with_keys(10):
+            stored = record.properties_stored.encode()
+            self.dispatcher.notes.add(
+                [
+                    PutNote(
+                        record.topic,
+                        record.queue_id,
+                        record.queue_offset,
+                        record.physical_offset,
+                        record.total_size,
+                        record.sys_flag,
+                        record.store_timestamp,
+                        stored,
+                    )
+                ]
+            )
+        self.assert_slices(4, 7, 10, 11)
+        self.check()
+
+    def test_a_slice_has_so_many_keys_of_many_messages(self) -> None:
+        self.patch(dispatch, "MIN_BULK_BYTES", 1)
+        self.patch(dispatch, "BULK_KEYS", 29 * (MIN_BULK_MESSAGES + 3))
+        self.patch(dispatch, "SLICE_KEYS", 100)
+        self.put_with_keys(2 * MIN_BULK_MESSAGES)
+        self.dispatcher._clock = self.clock  # a node runs: somebody waits for the reactor
+        self.assert_slices(MIN_BULK_MESSAGES + 3, MIN_BULK_MESSAGES + 3 + 4)
+        self.dispatcher.catch_up()
+        self.dispatcher.write_pending()
         self.check()
 
     def test_a_slice_has_so_much_time(self) -> None:

@@ -52,7 +52,7 @@ class PutNotesTests(SynchronousTestCase):
 
     def offsets(self, offset: int, most: int = 100) -> list[int]:
         """Of the messages noted there."""
-        return [request.physical_offset for request in self.notes.take(offset, most)]
+        return [request.physical_offset for request in self.notes.take(offset, most, 1000)]
 
     def test_consecutive_ones_are_taken_once(self) -> None:
         self.notes.add([note(0), note(100), note(200)])
