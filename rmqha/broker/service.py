@@ -296,8 +296,8 @@ class BrokerService(OrderedServices):
         """Add the topics of messages that a master has stored, and answered, before it died without writing the topic.
 
         A snapshot of tables has all topics of the messages before it. So a topic with older messages only was deleted.
-        A store without snapshots was a Java broker's, which writes a topic before its messages. After a clean stop
-        nothing is missing: what the table lacks then was deleted, perhaps by a Java broker. Raises OSError.
+        A store without snapshots was a Java broker's, which writes a topic before its messages. After a clean stop all
+        topics are in the table: others were deleted, perhaps by a Java broker. Raises OSError.
         """
         store = self.store
         snapshots = snapshot_offsets(store.root, store.disk)
