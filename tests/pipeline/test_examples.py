@@ -13,6 +13,7 @@ import pytest
 
 from tests.fixtures import expected, facts, unpacked
 from tests.pipeline.lake import archived_offsets
+from tests.pipeline.streams import run_to_the_end
 
 pytestmark = pytest.mark.story
 
@@ -38,9 +39,7 @@ def test_sql_over_the_log_counts_as_java_does(spark: SparkSession) -> None:
 
 def test_a_stream_into_parquet_archives_every_message_once(spark: SparkSession, tmp_path: Path) -> None:
     for _ in range(2):
-        assert run("stream_into_parquet.py", spark, str(unpacked("slave")), str(tmp_path / "lake")).awaitTermination(
-            120
-        )
+        run_to_the_end(lambda: run("stream_into_parquet.py", spark, str(unpacked("slave")), str(tmp_path / "lake")))
     assert len(archived_offsets(tmp_path / "lake")) == facts()["records"]
 
 

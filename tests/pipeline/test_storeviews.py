@@ -19,6 +19,7 @@ from rmqha.store.errors import NoStore
 from rmqha.store.log.mappedfile import list_segments
 from tests import fixtures
 from tests.pipeline.stores import options
+from tests.pipeline.streams import run_to_the_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,5 +127,6 @@ def test_sql_over_lag(spark: SparkSession, consumed: tuple[Path, Key, int]) -> N
     ).collect()
     assert [tuple(row) for row in found] == [(topic, queue_id, True, end)]
     stream = spark.readStream.format("rmqha").option("view", "consumers").load(str(store)).writeStream
+    writing = stream.format("noop").option("checkpointLocation", str(store / "c"))
     with pytest.raises(PySparkException, match="read it in a batch query"):
-        stream.format("noop").option("checkpointLocation", str(store / "c")).start().awaitTermination()
+        run_to_the_end(writing.start)
