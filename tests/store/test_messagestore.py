@@ -101,6 +101,7 @@ class OpenAndCloseTests(MessageStoreTestCase):
             with self.subTest(place), self.assertRaisesRegex(NoStore, "the folder of segments .*: name another place"):
                 self.open(root=place)
         (self.root.parent / "20261126020304567890").mkdir()  # a folder with a time as its name is no segment
+        (self.root / "00000000000000000007").touch()  # nor is a file that lies among others
         self.assertEqual(self.open().commit_log.max_offset, 200)
 
     def test_a_closed_store_says_so(self) -> None:

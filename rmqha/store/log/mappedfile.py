@@ -751,23 +751,27 @@ def list_segments(folder: Path) -> list[tuple[int, int]]:
     return segments
 
 
+def _is_segment(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file whose name is that of a segment."""
+    return len(entry.name) == FILE_NAME_DIGITS and entry.name.isdecimal() and entry.is_file()
+
+
 def has_segments(folder: Path) -> bool:
     """Whether a folder has a file whose name is that of a segment. False if it cannot be read. Raises OSError."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError), os.scandir(folder) as entries:
-        return any(
-            len(entry.name) == FILE_NAME_DIGITS and entry.name.isdecimal() and entry.is_file() for entry in entries
-        )
+        return any(map(_is_segment, entries))
     return False
 
 
 def check_not_among_segments(folder: Path) -> None:
     """Call it before a process keeps files of its own in a folder. Links are followed.
 
-    Another file among the segments keeps the node of that log from starting. Raises NoStore, OSError.
+    Another file among the segments keeps the node of that log from starting. A folder that has other files too is not
+    the folder of a log. Raises NoStore, OSError.
     """
     place = folder.resolve()
     for around in (place, *place.parents):
-        if has_segments(around):
+        if has_segments(around) and all(map(_is_segment, os.scandir(around))):
             raise NoStore(
                 f"{folder} is{'' if around == place else ' inside'} the folder of segments {around}: name another "
                 "place. A store is the folder above its commitlog"
