@@ -770,8 +770,10 @@ def check_not_among_segments(folder: Path) -> None:
     the folder of a log. Raises NoStore, OSError.
     """
     place = folder.resolve()
-    for around in (place, *place.parents):
-        if has_segments(around) and all(map(_is_segment, os.scandir(around))):
+    for around in filter(has_segments, (place, *place.parents)):
+        with os.scandir(around) as entries:
+            is_of_a_log = all(map(_is_segment, entries))
+        if is_of_a_log:
             raise NoStore(
                 f"{folder} is{'' if around == place else ' inside'} the folder of segments {around}: name another "
                 "place. A store is the folder above its commitlog"
