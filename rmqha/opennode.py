@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.threads import deferToThreadPool
 
@@ -296,8 +296,8 @@ class OpenNode:
         self.services.add("state file", state_file)
         if self.broker is not None:
             self.broker.slave_synchronize.in_sync_changed = state_file.write_soon
-        written = (lambda: succeed(None)) if self.broker is None else self.broker.topics.written
-        snapshots = TableSnapshots(self.store, self._process.run_in_table_thread, machine.now_ms, written)
+        written = [] if self.broker is None else [self.broker.topics.written]
+        snapshots = TableSnapshots(self.store, self._process.run_in_table_thread, machine.now_ms, *written)
         self.services.add(
             "table snapshots",
             PeriodicService("a snapshot of the tables", SNAPSHOT_SECONDS, snapshots.write_if_changed, clock),

@@ -300,8 +300,10 @@ class BrokerService(OrderedServices):
         topics are in the table: others were deleted, perhaps by a Java broker. Raises OSError.
         """
         store = self.store
+        if store.recovery.clean_stop:
+            return
         snapshots = snapshot_offsets(store.root, store.disk)
-        if snapshots and not store.recovery.clean_stop:
+        if snapshots:
             for config in new_topics(store, self.topics.table, snapshots[-1]).values():
                 self.topics.update(config)
 

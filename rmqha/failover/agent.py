@@ -98,8 +98,8 @@ RETRY_SECONDS = 1.0
 """After a step that failed."""
 MAX_PROMISE_SECONDS = 3600.0
 MAX_TRIES = 10
-LEASE_OVER = "the lease has ended, and not all other members have promised to wait"
 """How often a number of our own is asked for in a step. Each failed try means that another node was faster."""
+LEASE_OVER = "the lease has ended, and not all other members have promised to wait"
 CONNECTED = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
 
 

@@ -521,9 +521,10 @@ class MessageStore:
     def is_of_deleted(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether an offset is beyond the end of a queue that began again when its topic was deleted.
 
-        A consumer that outlives the deletion has it from before.
+        A consumer that outlives the deletion has it from before. A slave cannot tell: its queue may be behind.
         """
-        return topic in self.derived.dispatcher.deleted.marks and offset > self.reader.next_offset(topic, queue_id)
+        has_mark = not self.is_slave and topic in self.derived.dispatcher.deleted.marks
+        return has_mark and offset > self.reader.next_offset(topic, queue_id)
 
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""

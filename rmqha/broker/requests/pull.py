@@ -366,8 +366,9 @@ class PullMessageProcessor:
 
     def _commit(self, connection: RemotingProtocol, pull: PullRequest) -> None:
         """Take the offset that a pull commits."""
-        is_old = self._store.is_of_deleted(pull.topic, pull.queue_id, pull.commit_offset)
-        if pull.sys_flag & COMMIT_OFFSET_FLAG and not self._store.is_slave and not is_old:
+        if not pull.sys_flag & COMMIT_OFFSET_FLAG or self._store.is_slave:
+            return
+        if not self._store.is_of_deleted(pull.topic, pull.queue_id, pull.commit_offset):
             host, port = connection.peer_host
             self._consumer_offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset, f"{host}:{port}")
 
@@ -507,9 +508,8 @@ class PullMessageProcessor:
 
     def _has_read_no_new_message(self, pull: PullRequest) -> bool:
         """Whether a pull beyond the end goes on where its group was before the topic was deleted."""
-        if self._store.is_slave or not self._store.is_of_deleted(pull.topic, pull.queue_id, pull.queue_offset):
-            return False
-        return self._consumer_offsets.query(pull.group, pull.topic, pull.queue_id) < 0
+        is_of_deleted = self._store.is_of_deleted(pull.topic, pull.queue_id, pull.queue_offset)
+        return is_of_deleted and self._consumer_offsets.query(pull.group, pull.topic, pull.queue_id) < 0
 
     def _moved_by_reset(self, pull: PullRequest) -> RemotingCommand | None:
         """Sends a consumer to the offset to which an operator has reset its group, if it does not go there by itself;

@@ -405,7 +405,7 @@ class OffsetProcessors:
         host, port = connection.peer_host
         group, topic, queue_id = header.text("consumerGroup"), header.text("topic"), queue_id_of(header)
         offset, client = header.integer("commitOffset"), f"{host}:{port}"
-        if not self._store.is_slave and self._store.is_of_deleted(topic, queue_id, offset):
+        if self._store.is_of_deleted(topic, queue_id, offset):
             end = self._store.reader.next_offset(topic, queue_id)
             raise refused(
                 f"queue {queue_id} of {shown(topic)} began again when the topic was deleted, and ends at {end}: "

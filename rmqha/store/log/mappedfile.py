@@ -770,9 +770,11 @@ def check_not_among_segments(folder: Path) -> None:
     the folder of a log. Raises NoStore, OSError.
     """
     place = folder.resolve()
-    for around in filter(has_segments, (place, *place.parents)):
+    with suppress(PermissionError):
+        around = next(each for each in (place, *place.parents) if each.is_dir())  # those above it hold a folder
         with os.scandir(around) as entries:
-            is_of_a_log = all(map(_is_segment, entries))
+            are_segments = map(_is_segment, entries)
+            is_of_a_log = next(are_segments, False) and all(are_segments)
         if is_of_a_log:
             raise NoStore(
                 f"{folder} is{'' if around == place else ' inside'} the folder of segments {around}: name another "
