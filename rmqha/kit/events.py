@@ -22,7 +22,7 @@ debug, info, warn, error, critical = (partial(_Kind, level) for level in ("debug
 
 
 class _NamedByConstants(EnumType):
-    """Gives each event its constant's name in small letters. Python 3.11.0 has no ``auto()`` beside other values."""
+    """Gives each event its constant's name in small letters. Python 3.11.0 takes ``auto()`` only if it is alone."""
 
     def __new__(metacls, name: str, bases: tuple[type, ...], members: Any) -> "_NamedByConstants":
         for constant, kind in members.items():
