@@ -312,7 +312,9 @@ class AnswerForm:
         self._ext_fields = ext_fields
         self._varying = varying
         marks = {name: f"\1{name}" for name in varying}
-        text = _encode_json(RemotingCommand(0, MARK_OPAQUE, RESPONSE_FLAG, None, {**ext_fields, **marks})).decode()
+        text = _encode_json(
+            RemotingCommand(ResponseCode.SUCCESS, MARK_OPAQUE, RESPONSE_FLAG, None, {**ext_fields, **marks})
+        ).decode()
         before, _, after = text.replace("%", "%%").rpartition(str(MARK_OPAQUE))
         text = f"{before}%d{after}"
         for mark in marks.values():
@@ -326,7 +328,8 @@ class AnswerForm:
     def command(self, values: Sequence[str | int]) -> RemotingCommand:
         """The answer as a command."""
         return RemotingCommand(
-            0, ext_fields={**self._ext_fields, **dict(zip(self._varying, map(str, values), strict=True))}
+            ResponseCode.SUCCESS,
+            ext_fields={**self._ext_fields, **dict(zip(self._varying, map(str, values), strict=True))},
         )
 
     def head(self, request: RemotingCommand, values: tuple[str | int, ...]) -> bytes:
