@@ -1,4 +1,4 @@
-"""Lists all fields of ``Settings`` in docs/settings.md: ``python docs/make/settings.py`` writes it again."""
+"""Lists all fields of ``Settings`` in docs/settings.md: ``make pages``."""
 
 from dataclasses import Field
 from enum import Enum
@@ -74,7 +74,3 @@ def _default(setting: Field[Any]) -> str:
     if isinstance(value, tuple):
         return ";".join(f"{hour:02d}" for hour in value)
     return "~/store" if isinstance(value, Path) else str(value)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
