@@ -18,6 +18,8 @@ from hashlib import sha256
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
+from rmqha.testing.archive import unpack
+
 ROOT = Path(__file__).resolve().parents[2]
 NO_FRAGMENTS = {"README.md", "template.md.jinja"}
 NAMED = re.compile(r"\brmqha[-_:](\d+\.\d+\.\d+)|rmqha-image\.tar:(\d+\.\d+\.\d+)")
@@ -123,8 +125,7 @@ def export(root: Path, folder: Path) -> None:
     """Write what is committed into a folder, without anything that git ignores. Raises CalledProcessError, OSError."""
     archive = folder.with_suffix(".tar")
     said("git", "archive", f"--output={archive}", "HEAD", cwd=root)
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="tar")
+    unpack(archive, folder)
     (root / ".cache").mkdir(exist_ok=True)
     (folder / ".cache").symlink_to(root / ".cache")  # what was downloaded before is used again
 
@@ -231,7 +232,8 @@ def main() -> int:
         if "signature" not in not_made:
             sign(dist / SUMS)
         print(*(f"made: dist/{path.name}, {path.stat().st_size:,} bytes" for path in files), sep="\n")
-    print(*(f"not made: {name}: {reason}" for name, reason in not_made.items()), sep="\n")
+    for name, reason in not_made.items():
+        print(f"not made: {name}: {reason}")
     print(f"rmqha {facts.version} of commit {commit}. A person must still:")
     print(*(f"{number}. {step}" for number, step in enumerate(steps(facts, commit, not_made), 1)), sep="\n")
     return INCOMPLETE if not_made else 0
