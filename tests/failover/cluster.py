@@ -44,8 +44,8 @@ class Surroundings:
     """What a cluster is started with.
 
     ``options`` are further ones of each node, ``client`` those of who sends and reads, and ``command`` those of
-    ``rmqha cluster``. ``prefix`` is a command that executes the nodes and the witness. ``etcd`` is the coordinator in place of a witness. By default the name server is the witness's.
-    ``ttl`` is that of leases, in seconds.
+    ``rmqha cluster``. ``prefix`` is a command that executes the nodes and the witness. ``etcd`` is the coordinator in
+    place of a witness. By default the name server is the witness's. ``ttl`` is that of leases, in seconds.
     """
 
     options: Sequence[str] = ()
