@@ -17,15 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rmqha.pipeline.segments import (
-    RECORD_START_BYTES,
-    Segment,
-    Skipped,
-    Split,
-    open_segment,
-    plausible_starts,
-    read_records,
-)
+from rmqha.pipeline.segment import RECORD_START_BYTES, Segment, Split, plausible_starts
+from rmqha.pipeline.segments import Skipped, open_segment, read_records
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.errors import StoreError
 

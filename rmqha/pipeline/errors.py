@@ -12,6 +12,10 @@ class OptionError(ValueError):
     """An option has an invalid value. The text names the valid ones."""
 
 
+class BodyError(ValueError):
+    """A body is not what its format and schema say. The text is the reason."""
+
+
 class CorruptLogError(StoreError):
     """The bytes at ``offset`` of the log are not a record."""
 

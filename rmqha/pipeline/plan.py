@@ -17,18 +17,9 @@ import numpy as np
 
 from rmqha.pipeline.boundaries import HOP_BYTES, BoundaryQueues, cut_by_hop, cut_by_signs
 from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError, OptionError
-from rmqha.pipeline.network.address import is_network
 from rmqha.pipeline.options import EARLIEST, Boundaries, OnCorrupt, Options, TimestampStrategy
-from rmqha.pipeline.segments import (
-    MAGICS,
-    RECORD_START_BYTES,
-    Skipped,
-    Split,
-    log_skipped,
-    open_segment,
-    plausible_starts,
-    read_records,
-)
+from rmqha.pipeline.segment import MAGICS, RECORD_START_BYTES, Split, plausible_starts
+from rmqha.pipeline.segments import Skipped, log_skipped, open_segment, read_records
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
@@ -264,10 +255,6 @@ def open_log(options: Options, known_end: int = 0, to_last_file: bool = False) -
     records before it are not proved again. With ``to_last_file`` it ends with the last file, sound or not. Raises
     StoreError, OSError.
     """
-    if is_network(options.path):
-        from rmqha.pipeline.network.brokers import open_one
-
-        return open_one(options)
     store, folder = _folders(options.path, options.settings.store_path_commit_log)
     _warn_of_topics(store, options.selection.topics or frozenset())
     state = NodeState.read(store)  # before the files are listed, so that the files it mentions exist

@@ -10,7 +10,7 @@ import pyarrow as pa
 from rmqha.pipeline.decode import microseconds_of
 from rmqha.pipeline.options import Options, Selection, View
 from rmqha.pipeline.plan import log_files, log_folder, store_folder
-from rmqha.pipeline.segments import SegmentReader
+from rmqha.pipeline.segment import SegmentReader
 from rmqha.pipeline.sqltypes import TIMESTAMP
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.queuetable import open_queues

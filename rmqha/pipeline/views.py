@@ -14,13 +14,13 @@ from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.jobs.compare import compare_split
 from rmqha.pipeline.jobs.rebuild import PARTS_FOLDER, rebuild_split
 from rmqha.pipeline.jobs.verify import verify_split
-from rmqha.pipeline.network.address import is_network
 from rmqha.pipeline.network.columns import broker_columns, check_view
 from rmqha.pipeline.network.segment import NetworkSegment
 from rmqha.pipeline.options import Options, Properties, Selection, View
 from rmqha.pipeline.plan import log_folder
 from rmqha.pipeline.schema import BODY_ERROR, VALUE, check_records_schema, records_schema, to_ddl
-from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.segment import Split
+from rmqha.pipeline.segments import read_selected
 from rmqha.pipeline.storeviews import STORE_SCHEMAS, store_rows
 from rmqha.pipeline.sums import Sums, sums_schema
 from rmqha.store.deletions import read_deletions
@@ -114,7 +114,7 @@ def _records_reader(options: Options, fields: list[tuple[str, pa.DataType]] | No
     is_decoded = not names or not names.isdisjoint({VALUE, BODY_ERROR})
     bodies = bodies_of(options, wanted.get(VALUE)) if is_decoded else None
     value = None if bodies is None else bodies.type
-    is_remote = is_network(options.path)
+    is_remote = options.is_remote
     if fields is not None:
         schema = check_records_schema(fields, value, is_remote)
     else:
@@ -124,14 +124,14 @@ def _records_reader(options: Options, fields: list[tuple[str, pa.DataType]] | No
 
 def view_schema(options: Options) -> pa.Schema:
     """The columns of the view that the options select. Raises like ``view_reader``."""
-    if is_network(options.path):
+    if options.is_remote:
         check_view(options.view)
     if options.view is View.RECORDS:
         return _records_reader(options, None).schema
     if options.bodies is not None or options.body_schemas:
         raise OptionError(f"bodyFormat= and bodySchemas= are for view=records, not for view={options.view.value}")
     if options.view is View.STATS:
-        return sums_schema(options.columns, is_network(options.path))
+        return sums_schema(options.columns, options.is_remote)
     if options.columns:
         raise OptionError(f"columns= is for view=records and view=stats, not for view={options.view.value}")
     _check_parameters(options)
@@ -162,7 +162,7 @@ def _records(reader: ViewReader, split: Split) -> Batches:
 
 def _remote(split: Split) -> AbstractContextManager[NetworkSegment | None]:
     """The segment of a split whose records name the broker that has sent them; nothing for a file."""
-    return NetworkSegment(split.path, split.base) if is_network(split.path) else nullcontext()
+    return NetworkSegment(split.path, split.base) if split.is_remote else nullcontext()
 
 
 def _decoded(reader: ViewReader, found: Iterable[Records], segment: NetworkSegment | None = None) -> Batches:

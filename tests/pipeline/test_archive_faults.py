@@ -18,7 +18,7 @@ from rmqha.pipeline.jobs import manifest
 from rmqha.pipeline.jobs.archive import Archived, archive
 from rmqha.pipeline.jobs.engine import LocalEngine, Progress, Summary
 from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, STAGING_FOLDER, Archive, ArchiveError, archived_paths
-from rmqha.pipeline.segments import Split
+from rmqha.pipeline.segment import Split
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.nodestate import Offsets

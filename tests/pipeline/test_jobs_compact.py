@@ -20,8 +20,8 @@ from rmqha.pipeline.jobs.expire import expire
 from rmqha.pipeline.jobs.manifest import STAGING_FOLDER, Archive, ArchivedFile, ArchiveError, archived_paths
 from rmqha.pipeline.jobs.messages import archived_messages
 from rmqha.pipeline.jobs.restore import plan_restore, restore
-from rmqha.pipeline.jobs.tableformats import TableFormat
-from rmqha.pipeline.segments import Split
+from rmqha.pipeline.jobs.tablelog import TableFormat
+from rmqha.pipeline.segment import Split
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import NoStore, StoreError, StoreInUse
 from tests.pipeline.lake import (

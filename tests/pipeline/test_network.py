@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from rmqha.cli import main
 from rmqha.kit.events import Event
+from rmqha.pipeline.brokers import open_logs
 from rmqha.pipeline.errors import DataLossError, OptionError
-from rmqha.pipeline.network.brokers import open_logs
 from rmqha.pipeline.network.segment import NetworkSegment, NoNodeLeft
 from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.plan import LogPlan, open_log

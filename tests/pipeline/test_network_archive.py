@@ -15,7 +15,7 @@ from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive, ArchiveError, WrongArchive, archived_paths
 from rmqha.pipeline.jobs.origin import Origin, broker_folder
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.pipeline.network import segment as segments
 from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.sqltypes import sql_type

@@ -10,7 +10,8 @@ import pytest
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.pagecache import cached_pages
 from rmqha.pipeline.plan import open_log
-from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.segment import Split
+from rmqha.pipeline.segments import read_selected
 from rmqha.store.log.mappedfile import file_name
 from tests.pipeline.stores import make_store, options, plain_records
 

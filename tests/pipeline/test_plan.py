@@ -13,7 +13,7 @@ import pytest
 from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan, open_log
-from rmqha.pipeline.segments import RECORD_START_BYTES
+from rmqha.pipeline.segment import RECORD_START_BYTES
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import file_name, list_segments
 from rmqha.store.nodestate import NodeState, Offsets

@@ -14,7 +14,7 @@ from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.jobs.verify import SplitLog
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import LogFile, LogPlan, log_files, open_log
-from rmqha.pipeline.segments import SegmentReader, Split
+from rmqha.pipeline.segment import SegmentReader, Split
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreError
 from rmqha.store.log.stretches import prove

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from rmqha.pipeline.errors import BoundaryError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan
-from rmqha.pipeline.segments import Split
+from rmqha.pipeline.segment import Split
 from rmqha.store.errors import StoreError
 
 if TYPE_CHECKING:

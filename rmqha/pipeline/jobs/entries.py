@@ -21,7 +21,8 @@ from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.logorder import ROWS_BYTES, bounded_batches
 from rmqha.pipeline.options import Options, Selection
 from rmqha.pipeline.schema import STRING_MAP, records_schema
-from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.segment import Split
+from rmqha.pipeline.segments import read_selected
 from rmqha.store.errors import StoreError
 from rmqha.wire.columns import Ints
 from rmqha.wire.delay import SCHEDULE_TOPIC

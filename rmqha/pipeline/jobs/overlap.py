@@ -21,7 +21,8 @@ from rmqha.pipeline.jobs.logorder import batches_in_log_order
 from rmqha.pipeline.jobs.manifest import Archive, Manifest, WrongArchive, archived_path
 from rmqha.pipeline.plan import LogPlan
 from rmqha.pipeline.schema import COLUMNS, records_schema
-from rmqha.pipeline.segments import Split, open_segment, read_records
+from rmqha.pipeline.segment import Split
+from rmqha.pipeline.segments import open_segment, read_records
 from rmqha.store.nodestate import NodeState
 
 WINDOW_BYTES = 4 << 20

@@ -27,7 +27,8 @@ from rmqha.pipeline.errors import CorruptLogError
 from rmqha.pipeline.jobs.engine import Engine, Progress, WrongBoundary, no_progress
 from rmqha.pipeline.options import Boundaries, OnCorrupt, Options
 from rmqha.pipeline.plan import LogPlan, log_files, open_log
-from rmqha.pipeline.segments import Split, read_records
+from rmqha.pipeline.segment import Split
+from rmqha.pipeline.segments import read_records
 from rmqha.settings.settings import Settings
 from rmqha.store.deletions import DeletedTopicTable, read_deletions
 from rmqha.store.derived import consumequeue

@@ -14,7 +14,7 @@ from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import EARLIEST, LATEST, OnCorrupt, Options
 from rmqha.pipeline.pagecache import is_hot
 from rmqha.pipeline.plan import LogFile, LogPlan, log_files, log_folder, open_log
-from rmqha.pipeline.segments import SegmentReader, Split
+from rmqha.pipeline.segment import SegmentReader, Split
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.lockfile import is_locked
