@@ -18,7 +18,7 @@ from rmqha.pipeline.jobs.tableformats import add_to_tables, begin_table
 from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.pipeline.options import Options, parse_options
 from rmqha.pipeline.plan import open_log
-from rmqha.pipeline.segment import Split
+from rmqha.store.log.splits import Split
 from rmqha.testing.records import write_log
 
 BODY_BYTES = 1024

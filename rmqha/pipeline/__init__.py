@@ -8,10 +8,8 @@ In reading order. Reading:
 - ``options``: the options of a query.
 - ``sqltypes``: types of columns, in Arrow and in Spark SQL.
 - ``schema``: the columns.
-- ``pagecache``: returns the page cache that a query has used.
-- ``segment``: a part of a segment, and a segment that is open for reading.
 - ``network/``: a segment that brokers on other machines send, over their HA ports.
-- ``segments``: reads and proves the records of a split.
+- ``segments``: reads the records of a split, from a file or over the network.
 - ``decode``: turns the bytes of records into Arrow arrays.
 - ``encode``: turns archived columns into the bytes of records.
 - ``boundaries``: finds offsets at which a segment can be split.

@@ -17,7 +17,7 @@ from rmqha.acl.credentials import make_signer
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.pipeline.address import NetworkAddress, Place, RemoteLog, address_text, parse_address
 from rmqha.pipeline.boundaries import start_before
-from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.network.asking import (
     NodeFacts,
     ask_brokers,
@@ -28,8 +28,9 @@ from rmqha.pipeline.network.asking import (
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.segment import NoNodeLeft
 from rmqha.pipeline.options import Boundaries, Options
-from rmqha.pipeline.plan import LogFile, LogPlan, open_log
-from rmqha.pipeline.segment import Split
+from rmqha.pipeline.plan import LogPlan, open_log
+from rmqha.store.errors import DataLossError
+from rmqha.store.log.splits import LogFile, Split
 from rmqha.store.nodestate import NodeState
 
 log = logging.getLogger(__name__)

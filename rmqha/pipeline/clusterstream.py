@@ -17,7 +17,6 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from rmqha.pipeline.address import RemoteLog
 from rmqha.pipeline.brokers import Brokers, check_offsets
-from rmqha.pipeline.errors import DataLossError
 from rmqha.pipeline.logstream import LogStreamReader, Offset, read_partition, taking_turns
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.segment import NoNodeLeft
@@ -25,6 +24,7 @@ from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan
 from rmqha.pipeline.segments import log, open_segment
 from rmqha.pipeline.views import ViewReader
+from rmqha.store.errors import DataLossError
 
 PROOF_BYTES = 4 << 10
 PROOF = "proof"

@@ -14,12 +14,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan, open_log
-from rmqha.pipeline.segment import Split
 from rmqha.pipeline.segments import log
 from rmqha.pipeline.views import ViewReader
+from rmqha.store.errors import DataLossError
+from rmqha.store.log.splits import Split
 
 NO_LIMIT_BYTES = 1 << 62
 

@@ -8,24 +8,26 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqha.pipeline.address import is_network
 from rmqha.pipeline.bodies.reading import Bodies, bodies_of, pieces
 from rmqha.pipeline.decode import MAX_INFLATED_BYTES, decode
-from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.compare import compare_split
-from rmqha.pipeline.jobs.rebuild import PARTS_FOLDER, rebuild_split
+from rmqha.pipeline.jobs.rebuild import rules_of
 from rmqha.pipeline.jobs.verify import verify_split
 from rmqha.pipeline.network.columns import broker_columns, check_view
 from rmqha.pipeline.network.segment import NetworkSegment
 from rmqha.pipeline.options import Options, Properties, Selection, View
 from rmqha.pipeline.plan import log_folder
 from rmqha.pipeline.schema import BODY_ERROR, VALUE, check_records_schema, records_schema, to_ddl
-from rmqha.pipeline.segment import Split
 from rmqha.pipeline.segments import read_selected
 from rmqha.pipeline.storeviews import STORE_SCHEMAS, store_rows
 from rmqha.pipeline.sums import Sums, sums_schema
 from rmqha.store.deletions import read_deletions
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
-from rmqha.store.errors import StoreError
+from rmqha.store.derived.rebuild import PARTS_FOLDER, rebuild_split
+from rmqha.store.errors import DataLossError, StoreError
+from rmqha.store.log.splits import Split
 from rmqha.wire.columns import Records
 
 SPLITS_SCHEMA = pa.schema(
@@ -162,7 +164,7 @@ def _records(reader: ViewReader, split: Split) -> Batches:
 
 def _remote(split: Split) -> AbstractContextManager[NetworkSegment | None]:
     """The segment of a split whose records name the broker that has sent them; nothing for a file."""
-    return NetworkSegment(split.path, split.base) if split.is_remote else nullcontext()
+    return NetworkSegment(split.path, split.base) if is_network(split.path) else nullcontext()
 
 
 def _decoded(reader: ViewReader, found: Iterable[Records], segment: NetworkSegment | None = None) -> Batches:
@@ -234,7 +236,7 @@ def _queues(reader: ViewReader, split: Split) -> Batches:
     (folder / PARTS_FOLDER).mkdir(parents=True, exist_ok=True)
     store = Path(split.path).parent.parent
     file_size = queue_size_of(store / CONSUME_QUEUE_FOLDER, None)
-    found = rebuild_split(split, str(folder), file_size, reader.options, read_deletions(store))
+    found = rebuild_split(split, str(folder), file_size, rules_of(reader.options), read_deletions(store))
     if found.runs:
         runs = found.runs.items()
         yield _batch(reader.schema, [(split.start, *key, run.first, run.end, run.is_regular) for key, run in runs])

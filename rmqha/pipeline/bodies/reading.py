@@ -17,9 +17,9 @@ from rmqha.pipeline.decode import NotInflated, content_of, slices, topics_of
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.schema import BODY_ERROR, VALUE, to_ddl
-from rmqha.pipeline.segment import Split
 from rmqha.pipeline.segments import read_selected
 from rmqha.pipeline.sqltypes import same_but_case
+from rmqha.store.log.splits import Split
 from rmqha.wire.columns import Mask, Records
 from rmqha.wire.record import COMPRESSED_FLAG
 

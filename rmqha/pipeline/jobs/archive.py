@@ -21,7 +21,7 @@ from rmqha.pipeline.bodies.reading import Bodies, bodies_of, check_names, chosen
 from rmqha.pipeline.brokers import open_one
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode, select
 from rmqha.pipeline.encode import proof_columns
-from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.jobs.manifest import (
     Archive,
@@ -44,9 +44,10 @@ from rmqha.pipeline.jobs.tablelog import TableFormat, schema_of
 from rmqha.pipeline.options import Compression, OnCorrupt, Options, Properties, Selection
 from rmqha.pipeline.plan import LogPlan
 from rmqha.pipeline.schema import PROOF_COLUMNS, RECORD_CRC, VALUE, archive_schema
-from rmqha.pipeline.segment import Split
 from rmqha.pipeline.segments import log, log_skipped, open_segment, read_records
 from rmqha.pipeline.sqltypes import same_but_case
+from rmqha.store.errors import CorruptLogError, DataLossError
+from rmqha.store.log.splits import Split
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.newstore import check_place
 from rmqha.store.tablesnapshots import read_snapshot, read_tables

@@ -45,8 +45,8 @@ from rmqha.pipeline.jobs.tableformats import remove_orphans
 from rmqha.pipeline.jobs.tablelog import metadata_of
 from rmqha.pipeline.options import Compression
 from rmqha.pipeline.schema import RECORD_CRC
-from rmqha.pipeline.segment import Split
 from rmqha.store.errors import StoreError
+from rmqha.store.log.splits import Split
 
 TARGET_BYTES = 128 << 20
 """Bytes of log in a large file. A task holds them in memory about twice."""

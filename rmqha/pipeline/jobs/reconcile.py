@@ -41,7 +41,7 @@ from rmqha.pipeline.jobs.sendlog import SendLog, sends_of_log
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import TIMESTAMP
-from rmqha.pipeline.segment import Split
+from rmqha.store.log.splits import Split
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.store.offline.newstore import check_place
 

@@ -15,9 +15,9 @@ from rmqha.pipeline.brokers import open_one
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, topics_of
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import Options
-from rmqha.pipeline.segment import Split
 from rmqha.pipeline.segments import read_selected
 from rmqha.pipeline.sums import LATENCY, Sums, latency_ms, store_time_ms
+from rmqha.store.log.splits import Split
 from rmqha.wire.columns import Ints, Records
 
 MINUTE_MS = 60_000

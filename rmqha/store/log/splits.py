@@ -8,14 +8,16 @@ import mmap
 import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from rmqha.pipeline.address import is_network
-from rmqha.pipeline.errors import DataLossError
-from rmqha.pipeline.pagecache import PagesBehind
+from rmqha.store.errors import DataLossError
+from rmqha.store.log.commitlog import segment_size_of
+from rmqha.store.log.mappedfile import file_name, list_segments
+from rmqha.store.log.pagecache import PagesBehind
 from rmqha.wire import layout
 from rmqha.wire.columns import Bytes, Ints, Records
 from rmqha.wire.layout import MAGIC_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
@@ -31,8 +33,8 @@ MAGICS = (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)
 class Split:
     """A part of a segment, by offsets in the log: from the start of a record to the end of another one or of a blank.
 
-    ``path`` is the segment's file, or says who has it (``address.RemoteLog``). The segment's first byte has the
-    offset ``base``, and ``segment_end`` follows its last byte.
+    ``path`` is the segment's file, or says who has it: see ``pipeline.address.RemoteLog``. The segment's first byte has
+    the offset ``base``, and ``segment_end`` follows its last byte.
     """
 
     path: str
@@ -46,10 +48,30 @@ class Split:
         """The size in bytes of log."""
         return self.end - self.start
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether the nodes of a broker send it, and no file has it."""
-        return is_network(self.path)
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """The file of a segment, or a segment of a remote log. It holds the log's bytes from ``base`` to before ``end``."""
+
+    path: str
+    base: int
+    end: int
+
+    def split(self, start: int, end: int) -> Split:
+        """A part of the file, by offsets in the log."""
+        return Split(self.path, self.base, self.end, start, end)
+
+
+def log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]:
+    """The segments of a folder. Raises StoreError, OSError."""
+    found = list_segments(folder)
+    size = segment_size_of(folder, configured_size)
+    bases = [base for base, _ in found]
+    limits = [*bases[1:], bases[-1] + size] if bases else []
+    return tuple(
+        LogFile(str(folder / file_name(base)), base, min(base + size, limit))
+        for base, limit in zip(bases, limits, strict=True)
+    )
 
 
 class Segment(ABC):
