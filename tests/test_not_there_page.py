@@ -30,7 +30,7 @@ def column(heads: str, number: int) -> list[str]:
     for row in rows:
         if not row.startswith("|"):
             break
-        found += row.strip("|").split("|")[number].strip().split(", ")
+        found += re.sub(r"\[(\w+)\]\([^)]+\)", r"\1", row).strip("|").split("|")[number].strip().split(", ")
     return found
 
 
