@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from rmqha.cli import main
-from rmqha.exitcodes import table
+from rmqha.kit.exitcodes import table
 from rmqha.namesrv_tap import Options as NameServerOptions
 from rmqha.tap import Options as NodeOptions
 
