@@ -245,3 +245,22 @@ def test_the_types_of_columns_are_those_of_the_code() -> None:
     shown = {name: kind.strip("` ") for name, kind in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE)}
     types = {**schema.COLUMNS, **schema.BROKER_COLUMNS, **schema.PROOF_COLUMNS, "properties": schema.STRING_MAP}
     assert {name: shown[name] for name in types} == {name: sql_type(kind) for name, kind in types.items()}
+
+
+def test_the_page_of_commands_shows_which_arguments_may_be_left_out() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            continue
+        pieces = command.collect_usage_pieces(click.Context(command))
+        shown = re.search(rf"^rmqha {name} (.*)$", page, re.MULTILINE)
+        assert shown is not None, name
+        assert [
+            piece for piece in pieces if piece.startswith("[") and piece != "[OPTIONS]" and piece not in shown[1]
+        ] in (
+            [],
+            ["[ARGS]..."],
+        ), name

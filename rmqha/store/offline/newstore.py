@@ -35,7 +35,7 @@ class OutputExists(NoStore):
 
 
 class WrongPlace(NoStore):
-    """The output is inside a store or an archive, which it would damage, or it is no folder but an address."""
+    """The output is inside a store or an archive, which it would damage, or an address instead of a folder."""
 
 
 def check_output(source: Path, output: Path) -> None:
