@@ -31,7 +31,7 @@ def sentences(text: str) -> Iterator[str]:
     """The sentences of a page, also those in lists and cells. A colon or semicolon ends one too."""
     for block in re.split(r"\n\s*\n|\n(?=[-|*]|\d+\. )", NOT_PROSE.sub("", text)):
         words = re.sub(r"^(?:[-*]|\d+\.) |\*\*", "", " ".join(block.split()))
-        cells = words.strip("| ").split(" | ") if words.startswith("|") else [words]
+        cells = re.split(r" ?(?<!\\)\| ?", words.strip("| ")) if words.startswith("|") else [words]
         for cell in cells:
             yield from (part.strip() for part in re.split(r"(?<=[.:;?])\)?\s+", cell) if part.strip())
 
