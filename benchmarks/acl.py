@@ -35,7 +35,7 @@ from rmqha.acl.gate import AclGate
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.remoting.protocol import Processors, RemotingProtocol
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode, encode_head

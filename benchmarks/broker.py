@@ -24,7 +24,7 @@ from benchmarks.catchup import anonymous_memory, file_memory_beside
 from benchmarks.floor import registered
 from benchmarks.processor import processor_seconds
 from benchmarks.resultfile import JSON_HELP, save
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import TwistdNode, free_port
 from tests.interop import rocketmq
 

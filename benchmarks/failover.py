@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rmqha.cli.rewind import Way
-from rmqha.settings import make_settings
+from rmqha.net.tls.endpoints import ClientTLS
+from rmqha.settings.settings import make_settings
 from rmqha.store.messagestore import MessageStore, open_log
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import lay_segments, make_record, write_segments
-from rmqha.tls.endpoints import ClientTLS
 from rmqha.wire.record import Record
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -19,9 +19,9 @@ from twisted.internet.testing import StringTransport
 
 from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.ha.master.serving import LogServing
+from rmqha.node.replicating import state_of_log
 from rmqha.remoting.protocol import RemotingProtocol
-from rmqha.replicating import state_of_log
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState

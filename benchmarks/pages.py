@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from tests.failover.cluster import Cluster, ClusterMember, Surroundings, running_cluster
 from tests.freezing import freeze, thaw
 from tests.waiting import WAIT_SECONDS, wait_until

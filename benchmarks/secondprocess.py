@@ -26,8 +26,8 @@ from pathlib import Path
 from unittest.mock import patch
 
 from benchmarks.broker import LOADS, QUEUES, ROUNDS, WORK, Pair
-from rmqha.events import Event
-from rmqha.settings import Settings
+from rmqha.kit.events import Event
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.derived import open_index
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.queuetable import open_queues

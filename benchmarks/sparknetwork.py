@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from benchmarks.processor import processor_seconds, tree_seconds
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode, PutNode, TwistdNode, free_port
 
 BODY_BYTES = 1024

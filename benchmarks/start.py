@@ -26,7 +26,7 @@ import numpy.typing as npt
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from rmqha.settings import Settings, make_settings
+from rmqha.settings.settings import Settings, make_settings
 from rmqha.store.derived.dispatch import SLICE_SECONDS
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message

@@ -28,7 +28,7 @@ from twisted.python.failure import Failure
 
 from benchmarks.processor import run_and_time
 from benchmarks.resultfile import JSON_HELP, save
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.message import Message
 from rmqha.store.messagestore import ABORT_FILE, MessageStore
 from rmqha.wire.record import Host

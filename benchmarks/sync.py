@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.processor import processor_seconds
 from benchmarks.resultfile import JSON_HELP, save
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import PutNode, TwistdNode, free_port
 
 PROJECT = Path(__file__).resolve().parent.parent

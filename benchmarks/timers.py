@@ -20,7 +20,7 @@ from twisted.python.failure import Failure
 from rmqha.broker.background.timerindex import TimerIndex
 from rmqha.broker.background.timermessages import TimerMessageService
 from rmqha.remoting.turns import Turns
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.timers import TIMER_TOPIC

@@ -14,8 +14,8 @@ import click
 from rich.console import Console
 from rich.table import Column, Table
 
-from rmqha.events import Event
-from rmqha.settings import BrokerRole, Settings, make_settings, read_properties
+from rmqha.kit.events import Event
+from rmqha.settings.settings import BrokerRole, Settings, make_settings, read_properties
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import NameServerNode, NodeError, TwistdNode
 

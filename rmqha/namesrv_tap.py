@@ -20,11 +20,14 @@ from rmqha.coordination.witness.calls import Calls, Logins
 from rmqha.coordination.witness.http import Peers, WitnessFactory
 from rmqha.coordination.witness.journal import JournalError, JournalInUse
 from rmqha.coordination.witness.service import WitnessService
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.namesrv.peers import Access
 from rmqha.namesrv.service import NameServerService, name_server_limits
+from rmqha.net.tls.certificates import TLSError
+from rmqha.net.tls.endpoints import TLSSources
+from rmqha.node.rereading import reread_certificates
 from rmqha.ops.listening import HttpPort, ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessService, go_by_monotonic_time, leave, parse_port
@@ -32,12 +35,9 @@ from rmqha.ops.tlsoptions import TLS_CERTIFICATE, TLS_VERIFY, TLSOptions, secure
 from rmqha.remoting.networks import is_loopback, network_of
 from rmqha.remoting.protocol import RemotingFactory
 from rmqha.remoting.turns import SELDOM
-from rmqha.rereading import reread_certificates
-from rmqha.settings import SettingsError, TlsMode, make_settings
+from rmqha.settings.settings import SettingsError, TlsMode, make_settings
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.mappedfile import check_not_among_segments
-from rmqha.tls.certificates import TLSError
-from rmqha.tls.endpoints import TLSSources
 from rmqha.web.namesrvweb import name_server_web
 
 

@@ -14,22 +14,24 @@ from twisted.python import usage
 from rmqha.acl.credentials import make_signer, reread_credentials
 from rmqha.acl.files import AclFiles
 from rmqha.acl.signing import Signer
-from rmqha.confkeys import judge_keys
-from rmqha.endpoints import endpoints_behind, make_endpoint, remoting_address_of, split_addresses
-from rmqha.events import Event
-from rmqha.failoveroptions import FailoverOptions, failover_warnings
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
-from rmqha.node import Node
-from rmqha.nodeplan import NodePlan
+from rmqha.kit.events import Event
+from rmqha.net.endpoints import endpoints_behind, make_endpoint, remoting_address_of, split_addresses
+from rmqha.net.tls.addresses import uses_tls
+from rmqha.net.tls.endpoints import ClientTLS, ServerTLS
+from rmqha.node.failoveroptions import FailoverOptions, failover_warnings
+from rmqha.node.node import Node
+from rmqha.node.plan import NodePlan
+from rmqha.node.rereading import Sources
 from rmqha.ops.cleaning import Hold
 from rmqha.ops.listening import HttpPort
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import go_by_monotonic_time, leave, parse_port
 from rmqha.ops.tlsoptions import TLS_CERTIFICATE, TLS_VERIFY, TLSOptions
-from rmqha.rereading import Sources
-from rmqha.settings import (
+from rmqha.settings.confkeys import judge_keys
+from rmqha.settings.settings import (
     BrokerRole,
     ReadUpTo,
     Settings,
@@ -38,8 +40,6 @@ from rmqha.settings import (
     parse_byte_count,
     read_properties,
 )
-from rmqha.tls.addresses import uses_tls
-from rmqha.tls.endpoints import ClientTLS, ServerTLS
 
 _log = Logger()
 NO_REMOTING = "none"
@@ -393,7 +393,7 @@ def makeService(options: Options) -> IService:
         _log.warn("{warning}", event=Event.SETTING_WARNING, warning=warning)
     if options.failover is None:
         return Node(options.plan(reactor), reactor, partial(leave, reactor))
-    from rmqha.clusternode import ClusterNode
+    from rmqha.node.clusternode import ClusterNode
 
     return ClusterNode(
         options.plan(reactor), options.failover.plan(reactor, options.client_tls), reactor, partial(leave, reactor)

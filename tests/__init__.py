@@ -6,17 +6,17 @@ examples, and the same ones each time: a change is not judged by chance. ``make 
 
 import os
 
-from hypothesis import settings
+from hypothesis import settings as profiles
 
 ALL_EXAMPLES, QUICK_EXAMPLES = 100, 20
 
-settings.register_profile("all", deadline=None, max_examples=ALL_EXAMPLES)
-settings.register_profile("quick", deadline=None, max_examples=QUICK_EXAMPLES, derandomize=True, database=None)
-settings.load_profile(os.environ.get("RMQHA_EXAMPLES", "all"))
+profiles.register_profile("all", deadline=None, max_examples=ALL_EXAMPLES)
+profiles.register_profile("quick", deadline=None, max_examples=QUICK_EXAMPLES, derandomize=True, database=None)
+profiles.load_profile(os.environ.get("RMQHA_EXAMPLES", "all"))
 
 
 def examples(number: int) -> int:
     """How many examples a test tries that wants ``number`` of them with all the time there is."""
-    default = settings.default
+    default = profiles.default
     assert default is not None, "a profile is loaded"
     return max(QUICK_EXAMPLES // 2, number * default.max_examples // ALL_EXAMPLES)

@@ -14,7 +14,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 EXTRAS = {"spark", "compression", "delta", "iceberg", "dev", "fuzz", "docs"}
 IN_SDIST = {
     *("LICENSE", "NOTICE", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"),
-    *("pyproject.toml", "rmqha/py.typed", "rmqha/java_settings.txt", "twisted/plugins/rmqha_plugin.py"),
+    *("pyproject.toml", "rmqha/py.typed", "rmqha/settings/java_settings.txt", "twisted/plugins/rmqha_plugin.py"),
     *("packaging/systemd/rmqha@.service", "packaging/debian/control", "packaging/container/Containerfile"),
     *("packaging/make/pages.py", "docs/operating.md", "tests/conftest.py", "tac/slave.tac", "ops/alerts.yml"),
 }

@@ -18,7 +18,7 @@ from rmqha.coordination.address import Login
 from rmqha.namesrv_tap import NameServerProcess, Options
 from rmqha.tap import Options as NodeOptions
 from tests.fixtures import new_folder
-from tests.tls.authority import Authority
+from tests.net.tls.authority import Authority
 from tests.waiting import WAIT_SECONDS
 
 CHECKOUT = Path(__file__).parent.parent

@@ -17,10 +17,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
-from rmqha.node import Node
-from rmqha.nodeplan import NodePlan
+from rmqha.node.node import Node
+from rmqha.node.plan import NodePlan
 from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
-from rmqha.settings import BrokerRole, FlushDiskType
+from rmqha.settings.settings import BrokerRole, FlushDiskType
 from rmqha.tap import Options
 from tests.fixtures import new_folder
 from tests.waiting import WAIT_SECONDS

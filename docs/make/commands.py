@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from rmqha.cli import main
-from rmqha.exitcodes import table
+from rmqha.kit.exitcodes import table
 
 PAGE = Path(__file__).parents[1] / "commands.md"
 HEAD = """\

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from rmqha.events import ALARM_LEVELS, Event
+from rmqha.kit.events import ALARM_LEVELS, Event
 
 PAGE = Path(__file__).parents[1] / "events.md"
 HEAD = """\
 # The events of the log
 
-`docs/make/events.py` makes this page from `rmqha/events.py`. A test keeps both equal.
+`docs/make/events.py` makes this page from `rmqha/kit/events.py`. A test keeps both equal.
 
 With `--log-format=json` each line of the log of a node or a name server is a JSON object. Its fields:
 

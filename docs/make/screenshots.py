@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 
 IMAGES = Path(__file__).parents[1] / "images"

@@ -1,20 +1,20 @@
-"""Lists all of ``rmqha.settings.Settings`` in docs/settings.md: ``python docs/make/settings.py`` writes it again."""
+"""Lists all fields of ``Settings`` in docs/settings.md: ``python docs/make/settings.py`` writes it again."""
 
 from dataclasses import Field, fields
 from enum import Enum
-from importlib import resources
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args
 
-from rmqha.settings import Settings
+from rmqha.settings.confkeys import JAVA_SETTINGS
+from rmqha.settings.settings import Settings
 from rmqha.wire.delay import DelayLevels
 
 PAGE = Path(__file__).parents[1] / "settings.md"
 HEAD = """\
 # Settings
 
-`docs/make/settings.py` makes this page from `Settings` in `rmqha/settings.py`. A test keeps both equal.
+`docs/make/settings.py` makes this page from `Settings` in `rmqha/settings/settings.py`. A test keeps both equal.
 
 A node reads these keys from the file of `--conf` (RocketMQ's `broker.conf`) and from `--set KEY=VALUE`. Options of the
 command line win over both. If nobody knows a key, the node ends with exit code 2 and names the nearest right one. The
@@ -36,7 +36,7 @@ def page() -> str:
 
 
 def _java_keys() -> frozenset[str]:
-    lines = (resources.files("rmqha") / "java_settings.txt").read_text().splitlines()
+    lines = JAVA_SETTINGS.read_text().splitlines()
     return frozenset(line.split()[0] for line in lines if line.strip() and not line.startswith("#"))
 
 

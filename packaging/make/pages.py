@@ -10,7 +10,7 @@ from click_man.core import write_man_pages  # type: ignore[import-untyped]
 
 from rmqha import __version__, namesrv_tap, tap
 from rmqha.cli import main as rmqha
-from rmqha.exitcodes import table
+from rmqha.kit.exitcodes import table
 
 COMPLETIONS = {"bash": "rmqha.bash", "zsh": "_rmqha", "fish": "rmqha.fish"}
 """The file of each shell, with the name that the shell looks for."""

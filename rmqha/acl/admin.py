@@ -15,7 +15,7 @@ from rmqha.acl.files import PLAIN_FILE
 from rmqha.acl.gate import AclGate, RunInThread
 from rmqha.acl.rules import PERMISSIONS, parse_rules
 from rmqha.acl.yamlfile import MAX_FILE_BYTES, AclFileError, read_yaml
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.remoting.header import Header, shown
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.store.log.mappedfile import DISK

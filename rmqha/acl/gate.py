@@ -17,8 +17,9 @@ from rmqha.acl.needs import SUB, Need, retry_topic, to_send
 from rmqha.acl.patience import Patience
 from rmqha.acl.rules import AclRules, Refused
 from rmqha.acl.yamlfile import AclFileError
-from rmqha.events import Event
 from rmqha.ha.admission.allowlist import SlaveCheck
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
 from rmqha.remoting.protocol import (
     ACL_EXCEPTION,
     Answer,
@@ -30,7 +31,6 @@ from rmqha.remoting.protocol import (
     Together,
 )
 from rmqha.remoting.rights import ALL_RIGHTS, Rights
-from rmqha.services import PeriodicService
 from rmqha.wire.command import RemotingCommand, ResponseCode
 
 RELOAD_SECONDS = 0.5

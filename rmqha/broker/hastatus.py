@@ -5,9 +5,9 @@ from typing import Any
 
 import orjson
 
+from rmqha.kit.times import parse_time
 from rmqha.remoting.protocol import Processors
 from rmqha.store.nodestate import NodeState
-from rmqha.times import parse_time
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 
 UNKNOWN_OFFSET = -1

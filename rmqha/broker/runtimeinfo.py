@@ -8,9 +8,9 @@ import orjson
 
 from rmqha.broker.background.waitingreads import WaitingReads
 from rmqha.broker.tables.stats import BrokerStats, BrokerTotals
-from rmqha.histogram import quantile
+from rmqha.kit.histogram import quantile
 from rmqha.remoting.protocol import Processors
-from rmqha.settings import properties_of
+from rmqha.settings.settings import properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import disk_used_ratio, existing_folder

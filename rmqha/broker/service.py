@@ -56,19 +56,19 @@ from rmqha.broker.tables.locks import RebalanceLockManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.endpoints import host_and_port
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.services import OrderedServices, PeriodicService
+from rmqha.net.endpoints import host_and_port
+from rmqha.net.tls.addresses import uses_tls
 from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
-from rmqha.services import OrderedServices, PeriodicService
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.offline.promote import new_topics
 from rmqha.store.tablesnapshots import snapshot_offsets
 from rmqha.store.timers import TimerCheckPoint
-from rmqha.tls.addresses import uses_tls
 from rmqha.wire.command import RequestCode, ResponseCode
 from rmqha.wire.record import Host
 from rmqha.wire.topics import TRACE_TOPIC

@@ -2,6 +2,8 @@
 
 In reading order:
 
+- ``launch``: starts the command.
+- ``interrupts``: Ctrl-C while modules are imported.
 - ``shared``: what all commands use: options, opening a store, a progress bar, running the reactor.
 - ``dump``: ``rmqha dump`` and ``rmqha queues``: show what a store contains.
 - ``live``: shows something again and again.
@@ -35,8 +37,8 @@ from typing import Final
 import click
 
 from rmqha import __version__
+from rmqha.cli.interrupts import interrupts_end_imports
 from rmqha.cli.shared import Commands
-from rmqha.interrupts import interrupts_end_imports
 
 MODULES: Final = {
     "backup": "restore",

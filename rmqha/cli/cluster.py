@@ -20,9 +20,7 @@ import click
 from rmqha.cli.coordinator import Session, Way, unreadable, with_cluster, with_coordinator
 from rmqha.cli.shared import JSON, Trouble, json_line, print_json, say
 from rmqha.cli.tables import Column, print_table
-from rmqha.commands import HelpfulGroup
 from rmqha.coordination.witness.journal import Journal, JournalError, JournalInUse
-from rmqha.exitcodes import ExitCode
 from rmqha.failover.configuring import ConfigError, ConfigRace, StoredConfig, parse_setting
 from rmqha.failover.eligible import away_members, may_lead
 from rmqha.failover.forgetting import forget_member
@@ -30,7 +28,9 @@ from rmqha.failover.keys import Answer, ClusterConfig, Mode, Order, Request
 from rmqha.failover.orders import OrderError, OrderPending, Orders, OrderUnanswered, situation
 from rmqha.failover.overview import Health, Overview, Unreadable, bytes_at_risk, history_as_json, overview_of
 from rmqha.failover.view import ClusterView
-from rmqha.printing import printable
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.printing import printable
+from rmqha.store.offline.commands import HelpfulGroup
 
 LIST_COLUMNS = (
     Column("cluster", is_name=True),

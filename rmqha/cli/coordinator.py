@@ -21,11 +21,11 @@ from rmqha.coordination.interface import (
     NoCoordinator,
     Snapshot,
 )
-from rmqha.exitcodes import ExitCode
 from rmqha.failover.keys import CONFIG, ROOT, InvalidKey
 from rmqha.failover.overview import ClusterName, Overview, Unreadable, clusters_in, lease_of_leader, overview_of
-from rmqha.settings import SettingsError
-from rmqha.tls.certificates import TLSError
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.net.tls.certificates import TLSError
+from rmqha.settings.settings import SettingsError
 
 ADDRESS_VARIABLE = "RMQHA_FAILOVER"
 _FILE = click.Path(path_type=Path, dir_okay=False)

@@ -21,15 +21,15 @@ from rmqha.cli.shared import (
     the_reactor,
     with_tls,
 )
-from rmqha.endpoints import make_endpoint, split_addresses
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.printing import printable
+from rmqha.net.endpoints import make_endpoint, split_addresses
+from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.ops.doctor.asking import Asked, Asking
 from rmqha.ops.doctor.checks import CHECKS, examine
 from rmqha.ops.doctor.facts import Facts, Store
 from rmqha.ops.doctor.findings import Check, Finding, Verdict
 from rmqha.ops.doctor.reading import read_store
-from rmqha.printing import printable
-from rmqha.tls.endpoints import ClientTLS
 
 DEFAULT_PORT = 10911
 COLORS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.SKIP: None}

@@ -25,12 +25,12 @@ from rmqha.cli.shared import (
     say,
     settings_of,
 )
-from rmqha.exitcodes import ExitCode
-from rmqha.progress import progress
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.progress import progress
+from rmqha.kit.times import parse_time
 from rmqha.store.derived.queuetable import open_queues
 from rmqha.store.offline.restore import KeptReader, kept_file
 from rmqha.store.offline.storereader import StoreReader
-from rmqha.times import parse_time
 from rmqha.wire.record import Blank, Record
 
 PREVIEW_BYTES = 60

@@ -21,10 +21,10 @@ from rmqha.cli.shared import (
 from rmqha.cli.tables import Column, print_table
 from rmqha.client.lag import QueueLag, TopicLag, by_topic, lag_of_brokers
 from rmqha.client.lookup import Brokers
-from rmqha.endpoints import split_addresses
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.times import iso_time
+from rmqha.net.endpoints import split_addresses
 from rmqha.store.offline.lookup import Lookup
-from rmqha.times import iso_time
 
 UNKNOWN = "-"
 COLUMNS = (

@@ -23,12 +23,13 @@ from rmqha.cli.shared import (
     the_reactor,
     with_tls,
 )
-from rmqha.connecting import reason_of
-from rmqha.endpoints import make_endpoint
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.net.endpoints import make_endpoint
+from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.ops.control import NoNode, OrderRefused, give_order
 from rmqha.remoting.asking import ask_config, ask_runtime_info
-from rmqha.settings import BrokerRole, Settings
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.epochs import note_name_servers
 from rmqha.store.errors import StoreError
 from rmqha.store.log.lockfile import is_locked
@@ -45,7 +46,6 @@ from rmqha.store.offline.promote import (
 )
 from rmqha.store.offline.promote import promote as promote_store
 from rmqha.store.popinflight import popped_in_words
-from rmqha.tls.endpoints import ClientTLS
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
 
 CONNECT_SECONDS = 3.0

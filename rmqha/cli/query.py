@@ -29,11 +29,11 @@ from rmqha.client import PullConsumer
 from rmqha.client.bulk import BulkPull, Selection, StoredSince
 from rmqha.client.lookup import ALWAYS, MAX_TIME, Brokers, Period, Place
 from rmqha.client.message import MessageQueue
-from rmqha.endpoints import split_addresses
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.times import parse_time
+from rmqha.net.endpoints import split_addresses
 from rmqha.store.offline.lookup import Lookup
 from rmqha.store.offline.storereader import StoreReader
-from rmqha.times import parse_time
 from rmqha.wire.record import Record, parse_msg_id
 
 DEFAULT_MOST = 32

@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, opening_bar, print_json, say, settings_of
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.progress import progress
 from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild_in_place
-from rmqha.progress import progress
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import is_locked

@@ -24,17 +24,17 @@ from rmqha.cli.shared import (
     the_reactor,
     with_tls,
 )
-from rmqha.endpoints import make_endpoint
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
-from rmqha.settings import BrokerRole, Settings
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.net.endpoints import make_endpoint
+from rmqha.net.tls.endpoints import ClientTLS
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
 from rmqha.store.messagestore import CUT_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
 from rmqha.store.offline.restore import DoesNotFit, Kept, Restoration, Restorer, kept_file, kept_files
 from rmqha.store.offline.standins import FileFault
-from rmqha.tls.endpoints import ClientTLS
 
 Progress = Callable[[int], None]
 Feed = Callable[[Mend, Progress], Awaitable[None]]

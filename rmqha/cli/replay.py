@@ -49,10 +49,10 @@ from rmqha.client.replay import (
     TooManyFailures,
     Wanted,
 )
-from rmqha.endpoints import split_addresses
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.times import parse_time
+from rmqha.net.endpoints import split_addresses
 from rmqha.store.nodestate import NodeState
-from rmqha.times import parse_time
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import (
     BORNHOST_V6_FLAG,

@@ -22,7 +22,7 @@ from rmqha.client.errors import TopicNotFound
 from rmqha.client.lookup import Brokers
 from rmqha.client.message import UNIQ_KEY, Message
 from rmqha.client.replay import MARK, Failure, Progress
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.offline.newstore import check_place
 

@@ -21,15 +21,17 @@ from rmqha.cli.shared import (
     the_reactor,
     with_tls,
 )
-from rmqha.connecting import reason_of
-from rmqha.endpoints import make_endpoint
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
 from rmqha.ha.slave.repair import SourceUnreachable
-from rmqha.printing import printable
-from rmqha.progress import progress
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.printing import printable
+from rmqha.kit.progress import progress
+from rmqha.kit.times import iso_time
+from rmqha.net.endpoints import make_endpoint
+from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.remoting.asking import ask_master_range
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.commitlog import CommitLog
@@ -42,8 +44,6 @@ from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.repair import RepairError
 from rmqha.store.offline.rewind import Rewound, Tail, check_room, needs_rewind, tail_of
 from rmqha.store.offline.rewind import rewind as rewind_store
-from rmqha.times import iso_time
-from rmqha.tls.endpoints import ClientTLS
 
 MAX_TOPICS_SHOWN = 20
 

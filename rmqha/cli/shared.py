@@ -19,20 +19,20 @@ from rmqha.acl.credentials import make_signer
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.client import MQBrokerError, MQClient, MQClientError, TopicNotFound
 from rmqha.client.received import BodyError, inflated_body
-from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
-from rmqha.exitcodes import ExitCode
-from rmqha.printing import printable_json
-from rmqha.progress import from_offset, progress
-from rmqha.settings import Settings
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.printing import printable_json
+from rmqha.kit.progress import from_offset, progress
+from rmqha.kit.times import iso_time, parse_time
+from rmqha.net.tls.certificates import TLSError
+from rmqha.net.tls.endpoints import ClientTLS, TLSFiles
+from rmqha.settings.settings import Settings
+from rmqha.store.offline.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import Opening
-from rmqha.times import iso_time, parse_time
-from rmqha.tls.certificates import TLSError
-from rmqha.tls.endpoints import ClientTLS, TLSFiles
 from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
 from rmqha.wire.subscription import SUB_ALL, SqlExpression
 
-__all__ = ["SETTINGS", "Trouble", "say", "settings_of"]  # from ``rmqha.commands``, for the commands here
+__all__ = ["SETTINGS", "Trouble", "say", "settings_of"]  # from ``rmqha.store.offline.commands``, for the commands here
 
 STORE = click.argument("store", type=click.Path(path_type=Path))
 TLS = (

@@ -22,13 +22,13 @@ from rmqha.cli.shared import (
     the_reactor,
     with_tls,
 )
-from rmqha.connecting import reason_of
-from rmqha.endpoints import make_endpoint
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.printing import printable
+from rmqha.kit.times import iso_time
+from rmqha.net.endpoints import make_endpoint
+from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_store, waits_in_words
-from rmqha.printing import printable
-from rmqha.times import iso_time
-from rmqha.tls.endpoints import ClientTLS
 
 SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads", "failover")
 """The values that get lines of their own."""

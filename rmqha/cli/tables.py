@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rmqha.printing import printable
+from rmqha.kit.printing import printable
 
 WIDE = 10_000
 GAP = 2

@@ -23,7 +23,7 @@ from rmqha.cli.shared import (
 from rmqha.client import PullConsumer
 from rmqha.client.bulk import Edge, StoredSince
 from rmqha.client.follow import Follower, Wanted
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.wire.record import Record
 
 DEFAULT_LAST = 10

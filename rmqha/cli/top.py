@@ -7,12 +7,12 @@ import click
 from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
 from rmqha.cli.shared import BROKERS_TLS, JSON, Trouble, json_line, namesrv_option, the_reactor, with_tls
 from rmqha.cli.tables import Column, table_text, terminal_width
-from rmqha.endpoints import make_endpoint, split_addresses
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.printing import printable
+from rmqha.kit.times import iso_time
+from rmqha.net.endpoints import make_endpoint, split_addresses
+from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.ops.top import Row, Top
-from rmqha.printing import printable
-from rmqha.times import iso_time
-from rmqha.tls.endpoints import ClientTLS
 
 UNKNOWN = "-"
 MIB = 1 << 20

@@ -81,6 +81,7 @@ from rmqha.client.pull import PullConsumer, PullResult, PullStatus
 from rmqha.client.pushconsumer import PushConsumer
 from rmqha.client.received import ReceivedMessage
 from rmqha.client.transaction import TransactionOutcome, TransactionProducer, TransactionResult
+from rmqha.net.tls.endpoints import TLSFiles
 from rmqha.wire.heartbeat import MessageModel
 from rmqha.wire.subscription import SqlExpression
 
@@ -121,6 +122,7 @@ __all__ = [
     "SendStatus",
     "SqlExpression",
     "StoredSince",
+    "TLSFiles",
     "TooManyWaiting",
     "TopicMissing",
     "TopicNotFound",

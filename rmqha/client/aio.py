@@ -36,7 +36,7 @@ from rmqha.client.pushconsumer import GRACE_SECONDS
 from rmqha.client.pushconsumer import PushConsumer as DeferredPushConsumer
 from rmqha.client.received import ReceivedMessage
 from rmqha.client.transaction import TransactionOutcome, TransactionResult
-from rmqha.tls.endpoints import ClientTLS
+from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.wire.subscription import SUB_ALL
 
 Result = TypeVar("Result")

@@ -16,7 +16,7 @@ from rmqha.client.errors import ClientError
 from rmqha.client.reading import QueueReader
 from rmqha.client.received import BodyError, ReceivedMessage
 from rmqha.client.retrying import SendBack
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.wire.record import Record
 
 TURN_SECONDS = 0.01

@@ -29,14 +29,14 @@ from rmqha.client.errors import (
 )
 from rmqha.client.membership import Membership
 from rmqha.client.route import MASTER_ID, TopicRoute
-from rmqha.connecting import reason_of
-from rmqha.endpoints import SigningEndpoint, make_endpoint, split_addresses
-from rmqha.events import Event
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.events import Event
+from rmqha.net.endpoints import SigningEndpoint, make_endpoint, split_addresses
+from rmqha.net.tls.certificates import TLSError
+from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor, RemotingError, RemotingProtocol
 from rmqha.store.metadata import TopicConfig, TopicConfigTable
-from rmqha.tls.certificates import TLSError
-from rmqha.tls.endpoints import ClientTLS
 from rmqha.wire.brokerinfo import read_brokers
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient

@@ -11,7 +11,7 @@ from rmqha.client.instance import MQClient
 from rmqha.client.message import MessageQueue
 from rmqha.client.route import MASTER_ID
 from rmqha.client.together import together
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.wire.beans import read_objects
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import dumps_strict, loads_lenient

@@ -14,11 +14,11 @@ from rmqha.client.message import MessageQueue
 from rmqha.client.received import BodyError, ReceivedMessage
 from rmqha.client.route import MASTER_ID
 from rmqha.client.together import together
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.steps import Steps
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Answer, Processor, RemotingProtocol
-from rmqha.services import PeriodicService
-from rmqha.steps import Steps
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import ObjectKey, dumps_compact, dumps_strict
 from rmqha.wire.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel

@@ -15,7 +15,7 @@ from rmqha.client.errors import ClientError, OffsetFileError
 from rmqha.client.message import MessageQueue
 from rmqha.client.pull import PullConsumer
 from rmqha.client.together import together
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.wire.beans import LONG_BITS, read_integer, read_objects
 from rmqha.wire.fastjson import dumps_strict, loads_lenient
 

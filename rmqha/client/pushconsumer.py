@@ -37,8 +37,8 @@ from rmqha.client.reading import QueueReader, Reading
 from rmqha.client.retrying import SendBack
 from rmqha.client.route import TopicRoute
 from rmqha.client.runninginfo import RunningInfo
-from rmqha.events import Event
-from rmqha.services import PeriodicService
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
 from rmqha.wire.beans import read_text
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient

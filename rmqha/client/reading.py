@@ -16,7 +16,7 @@ from rmqha.client.errors import ClientError
 from rmqha.client.message import MessageQueue
 from rmqha.client.offsets import OffsetStore
 from rmqha.client.pull import MAX_MESSAGES, PullConsumer, PullResult, PullStatus
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.wire.record import Record
 from rmqha.wire.topics import RETRY_PREFIX
 

@@ -18,7 +18,7 @@ from rmqha.client.instance import MQClient
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus
 from rmqha.client.producer import Producer
 from rmqha.client.received import ReceivedMessage
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.record import (

@@ -8,8 +8,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Self
 
-from rmqha.settings import Settings, SettingsError, read_properties
-from rmqha.tls.addresses import MAX_PORT
+from rmqha.net.tls.addresses import MAX_PORT
+from rmqha.settings.settings import Settings, SettingsError, read_properties
 
 MAX_ENDPOINTS = 16
 USER_VARIABLE = "RMQHA_COORDINATOR_USER"

@@ -14,7 +14,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rmqha.connecting import reason_of
 from rmqha.coordination.address import CoordinatorAccess, CoordinatorAddress, Endpoint, Login, login_of
 from rmqha.coordination.gateway import (
     NO_LOGINS,
@@ -45,10 +44,11 @@ from rmqha.coordination.interface import (
 from rmqha.coordination.state import check_transaction, check_ttl
 from rmqha.coordination.streams import Body, Connecting, Content, cause_of
 from rmqha.coordination.watch import Watch
-from rmqha.endpoints import CancellableEndpoint, make_endpoint
-from rmqha.events import Event
-from rmqha.settings import SettingsError
-from rmqha.tls.endpoints import ClientTLS, TLSFiles
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.events import Event
+from rmqha.net.endpoints import CancellableEndpoint, make_endpoint
+from rmqha.net.tls.endpoints import ClientTLS, TLSFiles
+from rmqha.settings.settings import SettingsError
 
 IDLE_CONNECTION_SECONDS = 60
 CLOSED = "This client of the coordinator is closed."

@@ -10,9 +10,9 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import IBodyProducer
 from zope.interface import implementer
 
-from rmqha.connecting import reason_of
 from rmqha.coordination.gateway import NothingDone
 from rmqha.coordination.interface import CoordinatorUnavailable
+from rmqha.kit.connecting import reason_of
 
 MAX_ANSWER_BYTES = 16 * 1024**2
 MAX_LINE_BYTES = 16 * 1024**2

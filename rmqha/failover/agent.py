@@ -29,7 +29,6 @@ from rmqha.coordination.interface import (
     ICoordinator,
     Put,
 )
-from rmqha.events import Event
 from rmqha.failover.eligible import (
     away_members,
     better_candidates,
@@ -77,7 +76,8 @@ from rmqha.failover.view import ClusterView
 from rmqha.failover.watching import KeyWatch
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.slave.states import ReplicaState
-from rmqha.trouble import Trouble
+from rmqha.kit.events import Event
+from rmqha.kit.trouble import Trouble
 from rmqha.wire.transfer import Hello
 
 STAMP_CHARACTERS = 12

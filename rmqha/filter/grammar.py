@@ -17,7 +17,7 @@ from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from rmqha.filter import expressions
 from rmqha.filter.expressions import TEXT_TESTS, BooleanConstant, Constant, Part, Property, SqlError, SqlFilter
-from rmqha.steps import Steps, at_once
+from rmqha.kit.steps import Steps, at_once
 
 MAX_SQL_CHARACTERS = 4096
 TOKENS_AT_ONCE = 100

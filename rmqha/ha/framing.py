@@ -6,7 +6,7 @@ reporting) in the second, once a read.
 
 from twisted.internet.protocol import Protocol
 
-from rmqha.sending import send_at_once
+from rmqha.kit.sending import send_at_once
 from rmqha.wire.transfer import FrameError, ReportDecoder, Transfer, TransferDecoder, encode_report
 
 

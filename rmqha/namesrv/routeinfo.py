@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from twisted.logger import Logger
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.steps import Steps, at_once
 from rmqha.namesrv.peers import Peer
 from rmqha.remoting.protocol import RequestRefused
-from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import PERM_WRITE, DataVersion, TopicConfig
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.fastjson import dumps_compact, dumps_strict

@@ -9,14 +9,14 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.steps import Steps
+from rmqha.kit.trouble import Trouble
 from rmqha.remoting.turns import Turns
-from rmqha.services import PeriodicService
-from rmqha.steps import Steps
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import Cleaning, HeldLog, Retention, Slot, SlotFolder
-from rmqha.trouble import Trouble
 
 FIRST_RUN_SECONDS = 60.0
 

@@ -25,8 +25,8 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.protocols.policies import LimitTotalConnectionsFactory
 from twisted.python.failure import Failure
 
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.store.messagestore import LOCK_FILE
 
 PEER_CREDENTIALS = Struct("iII")

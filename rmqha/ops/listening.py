@@ -15,11 +15,11 @@ from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.endpoints import NamedServerEndpoint, is_address
-from rmqha.events import Event
 from rmqha.ha.master.protocol import HAMasterFactory
+from rmqha.kit.events import Event
+from rmqha.net.endpoints import NamedServerEndpoint, is_address
 from rmqha.ops.process import parse_port
-from rmqha.settings import SettingsError
+from rmqha.settings.settings import SettingsError
 
 HTTP_BACKLOG = 64
 BACKLOG = 1024

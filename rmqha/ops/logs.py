@@ -11,8 +11,8 @@ from twisted.python.reflect import safe_str
 from twisted.python.syslog import SyslogObserver as TwistedSyslogObserver
 from zope.interface import implementer
 
+from rmqha.kit.printing import printable, printable_json
 from rmqha.ops.terminalbar import TerminalBar
-from rmqha.printing import printable, printable_json
 
 OWN_NAMESPACE = "rmqha"
 

@@ -15,9 +15,9 @@ from typing import Self
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.events import Event
-from rmqha.printing import printable
-from rmqha.services import PeriodicService
+from rmqha.kit.events import Event
+from rmqha.kit.printing import printable
+from rmqha.kit.services import PeriodicService
 
 STATUS_SECONDS = 1.0
 """How often the status is compared with the one that was sent."""

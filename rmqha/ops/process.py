@@ -22,13 +22,13 @@ from twisted.python.components import Componentized
 from twisted.scripts.twistd import ServerOptions  # type: ignore[attr-defined]  # it is public there
 
 from rmqha import __version__
-from rmqha.confkeys import nearest
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.printing import printable
 from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
 from rmqha.ops.notify import Notifier, notifier_of_process
-from rmqha.printing import printable
-from rmqha.settings import MAX_PORT, SettingsError
+from rmqha.settings.confkeys import nearest
+from rmqha.settings.settings import MAX_PORT, SettingsError
 from twisted import __version__ as twisted_version
 
 LAST_STANDARD_FD = 2

@@ -10,13 +10,13 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.events import Event
-from rmqha.services import PeriodicService
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.trouble import Trouble
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NodeState
-from rmqha.trouble import Trouble
 
 WRITE_INTERVAL_SECONDS = 1.0
 

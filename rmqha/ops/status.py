@@ -8,18 +8,18 @@ from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.contact import seconds_of
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.times import iso_time
 from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range
 from rmqha.remoting.protocol import RemotingError
-from rmqha.settings import BrokerRole, parse_byte_count
+from rmqha.settings.settings import BrokerRole, parse_byte_count
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.nodestate import STOPPED, NodeState, state_path
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import OpeningPhase
-from rmqha.times import iso_time
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
 
 UNKNOWN = "UNKNOWN"

@@ -10,9 +10,9 @@ from rich.text import Text
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from rmqha.printing import printable
-from rmqha.progress import Unit, bar_columns
-from rmqha.services import PeriodicService
+from rmqha.kit.printing import printable
+from rmqha.kit.progress import Unit, bar_columns
+from rmqha.kit.services import PeriodicService
 
 LOOK_SECONDS = 0.25
 

@@ -6,10 +6,10 @@ from typing import Any
 from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 from twisted.python import usage
 
-from rmqha.confkeys import parse_override
+from rmqha.net.tls.endpoints import ServerTLS, TLSSources
 from rmqha.ops.process import ProcessOptions
-from rmqha.settings import SettingsError, TlsMode
-from rmqha.tls.endpoints import ServerTLS, TLSSources
+from rmqha.settings.confkeys import parse_override
+from rmqha.settings.settings import SettingsError, TlsMode
 
 TLS_CERTIFICATE: list[list[Any]] = [
     ["tls-cert", None, None, "PEM file: our certificate, with its intermediate certificates; enables TLS"],

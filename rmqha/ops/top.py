@@ -7,12 +7,12 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
-from rmqha.connecting import reason_of
+from rmqha.kit.connecting import reason_of
 from rmqha.ops.doctor.facts import read_float
 from rmqha.ops.status import UNKNOWN, status_in
 from rmqha.remoting.asking import ask_config, ask_runtime_info
 from rmqha.remoting.protocol import call_once
-from rmqha.settings import BrokerRole
+from rmqha.settings.settings import BrokerRole
 from rmqha.wire.brokerinfo import read_brokers
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient

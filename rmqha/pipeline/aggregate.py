@@ -14,12 +14,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
+from rmqha.kit.times import EPOCH
 from rmqha.pipeline.network.address import is_network
 from rmqha.pipeline.options import Options, Selection, View, parse_options, range_text
 from rmqha.pipeline.schema import COLUMNS
 from rmqha.pipeline.source import SELECTED_BY_RANGE, Comparison, Range, common_range, range_of
 from rmqha.pipeline.sums import SUMS, groups_of
-from rmqha.times import EPOCH
 
 COMPARISONS: dict[str, Callable[..., Comparison]] = {
     kind.__name__: kind for kind in (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rmqha.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
-from rmqha.confkeys import with_nearest
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.printing import printable_json
+from rmqha.kit.progress import Show, Unit, from_offset, progress
+from rmqha.kit.times import iso_time, parse_time
 from rmqha.pipeline.sparkerrors import in_one_line, is_of_spark
-from rmqha.printing import printable_json
-from rmqha.progress import Show, Unit, from_offset, progress
-from rmqha.times import iso_time, parse_time
+from rmqha.settings.confkeys import with_nearest
+from rmqha.store.offline.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
 
 if TYPE_CHECKING:  # pyarrow and pyspark are an extra: only a job that runs imports them
     from rmqha.pipeline.jobs.chart import Draw

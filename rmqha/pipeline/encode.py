@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal.isal_zlib import crc32
 
-from rmqha.times import EPOCH, MILLISECOND
+from rmqha.kit.times import EPOCH, MILLISECOND
 from rmqha.wire import layout
 from rmqha.wire.columns import HEADER, Bytes, Ints, Mask, Records
 from rmqha.wire.layout import BORN_HOST_AT, FIELD_AT, INT32

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
-from rmqha.confkeys import with_nearest
+from rmqha.kit.times import parse_time
 from rmqha.pipeline.bodies.formats import (
     DEFAULT_MAX_BODY_BYTES,
     KEYS,
@@ -20,8 +20,8 @@ from rmqha.pipeline.bodies.formats import (
 )
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.network.address import Access, TLSPaths, is_network, parse_address
-from rmqha.settings import Settings
-from rmqha.times import parse_time
+from rmqha.settings.confkeys import with_nearest
+from rmqha.settings.settings import Settings
 
 DEFAULT_BATCH_BYTES = 4 << 20
 DEFAULT_MAX_TRIGGER_DELAY_SECONDS = 15 * 60.0

@@ -29,7 +29,7 @@ from rmqha.pipeline.segments import (
     plausible_starts,
     read_records,
 )
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
 from rmqha.store.errors import NoStore, StoreError

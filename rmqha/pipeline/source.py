@@ -32,6 +32,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from rmqha.kit.times import EPOCH
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
 from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.network.address import is_network
@@ -41,7 +42,6 @@ from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import to_ddl
 from rmqha.pipeline.segments import Split, log
 from rmqha.pipeline.views import ViewReader, view_reader, view_schema
-from rmqha.times import EPOCH
 
 NO_LIMIT_BYTES = 1 << 62
 SELECTED_BY_VALUE = {"topic": "topics", "queueId": "queue_ids", "tags": "tags"}

@@ -10,6 +10,5 @@ In reading order:
 - ``networks``: which addresses count as one peer.
 - ``turns``: cuts long work into slices, so that no request blocks the reactor.
 - ``asking``: asks a broker about itself: its log, its settings, a node's state.
-- ``promising``: a leader asks a member of its failover cluster not to try for the lead.
 - ``registration``: the body of a broker's registration with a name server.
 """

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
-from rmqha.events import Event
 from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
+from rmqha.kit.events import Event
 from rmqha.remoting.protocol import RemotingError, call_once
-from rmqha.settings import MAX_SEGMENT, MIN_SEGMENT
+from rmqha.settings.settings import MAX_SEGMENT, MIN_SEGMENT
 from rmqha.wire.brokerinfo import (
     NODE_STATE_KEY,
     config_table,

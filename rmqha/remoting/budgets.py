@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 
 SMALL_FRAME_BYTES = 64 * 1024
 """Frames up to this size reserve nothing."""

@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
-from rmqha.connecting import Reconnecting
+from rmqha.kit.connecting import Reconnecting
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processors, RemotingError, RemotingFactory, RemotingProtocol
 from rmqha.wire.command import RemotingCommand
 

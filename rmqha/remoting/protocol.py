@@ -35,15 +35,15 @@ from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rmqha.connecting import connect_protocol
-from rmqha.events import Event
 from rmqha.ha.admission.limits import ConnectRates
+from rmqha.kit.connecting import connect_protocol
+from rmqha.kit.events import Event
+from rmqha.kit.sending import send_at_once
+from rmqha.net.tls.gate import looks_like_tls
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.rights import ALL_RIGHTS, Rights
 from rmqha.remoting.turns import COST_OF_LONG_REQUEST, Pace, Turns
-from rmqha.sending import send_at_once
-from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     HEADER_LENGTH,

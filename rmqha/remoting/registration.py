@@ -6,7 +6,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any
 
-from rmqha.steps import Steps, at_once
+from rmqha.kit.steps import Steps, at_once
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable, TopicFilterType
 from rmqha.wire.fastjson import Document, dumps_compact, dumps_strict_by_rows, loads_lenient, loads_table_in_steps
 

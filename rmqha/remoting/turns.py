@@ -10,7 +10,7 @@ from time import perf_counter
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from rmqha.steps import Result, Steps
+from rmqha.kit.steps import Result, Steps
 
 TURN_SECONDS = 0.01
 """In one reactor turn, no further slice starts after this time."""

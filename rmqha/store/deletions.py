@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from rmqha.steps import Steps
+from rmqha.kit.steps import Steps
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.metadata import CONFIG_FOLDER, TOPIC_GROUP_SEPARATOR, ConfigTable
 from rmqha.wire.beans import LONG_BITS, read_integer, read_mapping, shorten, unknown_fields, with_unknown

@@ -17,10 +17,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.events import Event
-from rmqha.histogram import Histogram
-from rmqha.settings import BrokerRole, Settings, SettingsError, with_defaults
-from rmqha.steps import Steps
+from rmqha.kit.events import Event
+from rmqha.kit.histogram import Histogram
+from rmqha.kit.steps import Steps
+from rmqha.settings.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.store.clamping import clamp_groups
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.derived import Derived

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
-from rmqha.steps import Steps, at_once
+from rmqha.kit.steps import Steps, at_once
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.wire.beans import (

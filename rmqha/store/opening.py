@@ -11,8 +11,8 @@ from enum import Enum
 
 from twisted.logger import Logger
 
-from rmqha.events import Event
-from rmqha.progress import Lines, Unit
+from rmqha.kit.events import Event
+from rmqha.kit.progress import Lines, Unit
 from rmqha.store.log.recovery import Examination
 
 STATE_SECONDS = 1.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rmqha.steps import Steps, at_once
+from rmqha.kit.steps import Steps, at_once
 from rmqha.store.derived.dispatchrequest import is_no_folder
 from rmqha.store.derived.putnotes import PutNote, PutNotes
 from rmqha.store.log.commitlog import CommitLog

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from rmqha.histogram import Histogram
+from rmqha.kit.histogram import Histogram
 from rmqha.store.message import PutMessageResult, PutMessageStatus
 
 PUT_OK = PutMessageStatus.PUT_OK

@@ -6,7 +6,7 @@ from typing import Protocol
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 
-from rmqha.settings import FlushDiskType, Settings
+from rmqha.settings.settings import FlushDiskType, Settings
 from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.message import AppendMessageResult, PutMessageResult, PutMessageStatus
 from rmqha.store.putfigures import PutFigures

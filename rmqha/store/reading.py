@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from rmqha.settings import Settings
-from rmqha.steps import Steps, at_once
+from rmqha.kit.steps import Steps, at_once
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BatchConsumeQueue, BatchUnit
 from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, BoundaryType, ConsumeQueue, Unit
 from rmqha.store.derived.dispatchrequest import read_dispatch_request

@@ -12,9 +12,9 @@ from pathlib import Path
 import orjson
 from twisted.logger import Logger
 
-from rmqha.events import Event
-from rmqha.settings import Settings
-from rmqha.steps import Steps, at_once
+from rmqha.kit.events import Event
+from rmqha.kit.steps import Steps, at_once
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.index import KeyIndex
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreError

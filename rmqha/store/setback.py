@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue, Marks, queue_size_of
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog

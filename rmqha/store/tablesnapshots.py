@@ -11,6 +11,7 @@ from pathlib import Path
 
 import orjson
 
+from rmqha.kit.times import iso_time
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.log.mappedfile import DISK, FILE_NAME_DIGITS, Disk, file_name
 from rmqha.store.metadata import (
@@ -21,7 +22,6 @@ from rmqha.store.metadata import (
     TopicConfigTable,
 )
 from rmqha.store.nodestate import NODE_FOLDER
-from rmqha.times import iso_time
 
 TABLES_FOLDER = "tables"
 TABLES = (TopicConfigTable, SubscriptionGroupTable, ConsumerOffsetTable, DelayOffsetTable, DeletedTopicTable)

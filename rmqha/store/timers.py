@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from rmqha.steps import Steps, at_once
+from rmqha.kit.steps import Steps, at_once
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.wire.record import Record

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from zope.interface import implementer
 
-from rmqha.interfaces import ICommitLog
 from rmqha.store.errors import StoreError
+from rmqha.store.interfaces import ICommitLog
 from rmqha.wire.scan import Scan, scan_records
 
 

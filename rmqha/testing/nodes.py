@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Self, TypeVar
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.store.nodestate import NodeState
 
 POLL_SECONDS = 0.02

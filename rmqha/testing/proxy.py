@@ -57,7 +57,7 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rmqha.endpoints import make_endpoint
+from rmqha.net.endpoints import make_endpoint
 from rmqha.wire.transfer import ReportDecoder
 
 LOCALHOST = "127.0.0.1"

@@ -28,7 +28,7 @@ from twisted.logger import globalLogBeginner
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
-from rmqha.node import Node
+from rmqha.node.node import Node
 from rmqha.ops.logs import LogFormat, NodeLogObserver
 from rmqha.store.message import Message, PutMessageResult
 from rmqha.store.messagestore import MessageStore

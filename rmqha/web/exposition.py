@@ -12,9 +12,9 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString as _go_string
 
-from rmqha.histogram import BOUNDS, Histogram
-from rmqha.printing import printable
-from rmqha.steps import Steps
+from rmqha.kit.histogram import BOUNDS, Histogram
+from rmqha.kit.printing import printable
+from rmqha.kit.steps import Steps
 from rmqha.web.catalogue import BY_NAME, COMMON_LABELS, OTHER
 
 MAX_SERIES = 1000

@@ -16,11 +16,11 @@ import rmqha
 from rmqha.coordination.witness.http import WitnessFactory
 from rmqha.failover.keys import LEADER, MEMBERS, ROOT, InvalidKey, Leader, decode
 from rmqha.ha.slave.contact import iso_of
-from rmqha.histogram import Histogram
+from rmqha.kit.histogram import Histogram
+from rmqha.kit.steps import Steps
 from rmqha.namesrv.routeinfo import LiveBroker, RouteInfoManager
+from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.remoting.protocol import RemotingFactory
-from rmqha.steps import Steps
-from rmqha.tls.endpoints import ServerTLS
 from rmqha.web.exposition import Common, Format, ManySeries, capped, exposing
 from rmqha.web.nodemetrics import build_info, of_process
 from rmqha.web.nodeweb import HTML, JSON, WebService, metrics_handler, page_of, refresh_of

@@ -12,15 +12,15 @@ from rmqha.ha.master.protocol import HAMasterFactory
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.service import HASlaveService
 from rmqha.ha.slave.states import ReplicaState
-from rmqha.histogram import Histogram
+from rmqha.kit.histogram import Histogram
+from rmqha.kit.steps import Steps
+from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.remoting.protocol import RemotingFactory
-from rmqha.settings import BrokerRole, Settings
-from rmqha.steps import Steps
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR
 from rmqha.store.nodestate import NodeState
 from rmqha.store.opening import OpeningPhase
-from rmqha.tls.endpoints import ServerTLS
 from rmqha.web.sampling import RecentWarnings, Sample, Sampler
 
 SERVING = "SERVING"

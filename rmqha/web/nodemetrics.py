@@ -9,8 +9,8 @@ from prometheus_client.metrics_core import Metric as Family
 import rmqha
 import twisted
 from rmqha.ha.slave.contact import seconds_of
-from rmqha.settings import BrokerRole
-from rmqha.steps import Steps
+from rmqha.kit.steps import Steps
+from rmqha.settings.settings import BrokerRole
 from rmqha.store.nodestate import NodeState
 from rmqha.web.catalogue import BY_NAME, OTHER
 from rmqha.web.exposition import Common, CounterPlaces, Format, ManySeries, capped, exposing, label

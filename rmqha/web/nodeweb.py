@@ -8,11 +8,11 @@ from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 
+from rmqha.kit.steps import Steps
+from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.ops.listening import ListeningService
 from rmqha.ops.terminalbar import Place
-from rmqha.settings import Settings
-from rmqha.steps import Steps
-from rmqha.tls.endpoints import ServerTLS
+from rmqha.settings.settings import Settings
 from rmqha.web.exposition import Format
 from rmqha.web.health import CHECKS, cluster_handlers, handler_of
 from rmqha.web.nodefacts import LiveNode, NodeFacts, sample_of

@@ -19,8 +19,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 import rmqha
 from rmqha.ha.slave.contact import iso_of
-from rmqha.printing import printable
-from rmqha.steps import Steps
+from rmqha.kit.printing import printable
+from rmqha.kit.steps import Steps
 from rmqha.web.nodefacts import (
     LiveNode,
     NodeFacts,

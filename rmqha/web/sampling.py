@@ -14,12 +14,12 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogPublisher
 from zope.interface import implementer
 
-from rmqha.events import Event
 from rmqha.ha.slave.contact import iso_of
-from rmqha.histogram import Histogram, quantile
+from rmqha.kit.events import Event
+from rmqha.kit.histogram import Histogram, quantile
+from rmqha.kit.printing import printable
+from rmqha.kit.services import PeriodicService
 from rmqha.ops.terminalbar import Place
-from rmqha.printing import printable
-from rmqha.services import PeriodicService
 from rmqha.store.errors import StoreError
 from rmqha.store.retention import Slot, SlotFolder, existing_folder
 

@@ -16,9 +16,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 from zope.interface import implementer
 
-from rmqha.events import Event
 from rmqha.ha.admission.throttle import TokenBucket
-from rmqha.httpchannel import LimitedChannel
+from rmqha.kit.events import Event
+from rmqha.kit.httpchannel import LimitedChannel
 
 MAX_CONNECTIONS = 64
 REQUEST_SECONDS = 15.0

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from rmqha.kit.steps import Steps
 from rmqha.remoting.turns import Turns
-from rmqha.steps import Steps
 from rmqha.web.server import BUSY, Page
 
 PAUSE_PER_SECOND = 9.0

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from rmqha.steps import Steps
+from rmqha.kit.steps import Steps
 from rmqha.wire.beans import LONG_BITS, read_bean, read_integer, read_objects
 
 ROWS_AT_ONCE = 256

@@ -9,7 +9,7 @@ from unittest.mock import patch
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.acl.signing import Signer
-from rmqha.settings import properties_of
+from rmqha.settings.settings import properties_of
 from rmqha.tap import Options
 
 ACCOUNTS = "accounts:\n- accessKey: rocketmq-app\n  secretKey: app-secret\n"

@@ -25,8 +25,8 @@ from rmqha.acl.signing import (
     signed_content,
     signed_fields,
 )
-from rmqha.connecting import connect_protocol
-from rmqha.endpoints import IN_THIS_PROCESS, SigningEndpoint
+from rmqha.kit.connecting import connect_protocol
+from rmqha.net.endpoints import IN_THIS_PROCESS, SigningEndpoint
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.wire.command import OUR_VERSION, RemotingCommand
 from tests.acl.vectors import CASES, of_java

@@ -19,9 +19,9 @@ from rmqha.client.instance import MQClient
 from rmqha.client.message import Message
 from rmqha.client.producer import Producer
 from rmqha.client.route import TopicRoute
-from rmqha.endpoints import make_endpoint
+from rmqha.net.endpoints import make_endpoint
+from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.store.metadata import TopicConfig
-from rmqha.tls.endpoints import ClientTLS
 from rmqha.wire.command import RequestCode
 from tests.waiting import WAIT_SECONDS
 

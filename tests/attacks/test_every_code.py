@@ -27,8 +27,8 @@ from rmqha.broker.requests.pop import POP_CODES
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, Surroundings, broker_limits
 from rmqha.namesrv.service import NameServerService, name_server_limits
+from rmqha.node.promising import PromiseProcessor
 from rmqha.remoting import turns
-from rmqha.remoting.promising import PromiseProcessor
 from rmqha.remoting.protocol import Processors, RemotingLimits, RemotingProtocol
 from rmqha.store.derived.index import IndexedKey
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig

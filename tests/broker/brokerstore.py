@@ -19,7 +19,7 @@ from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.remoting.turns import Turns
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store import messagestore
 from rmqha.store.derived.dispatch import SLAVE_PAUSE_SECONDS
 from rmqha.store.message import Message

@@ -11,8 +11,8 @@ from twisted.internet.testing import MemoryReactorClock
 
 from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.service import BrokerService, Surroundings, default_ip, resolved
-from rmqha.endpoints import make_endpoint
-from rmqha.settings import Settings
+from rmqha.net.endpoints import make_endpoint
+from rmqha.settings.settings import Settings
 from rmqha.store.message import Message
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable

@@ -13,8 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.etcd import EtcdCluster
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from rmqha.testing.proxy import FaultProxy

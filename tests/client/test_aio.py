@@ -11,9 +11,9 @@ import pytest
 from rmqha.client import ClientStopped, ConsumerOptions, Edge, Message, NoAnswer, ReceivedMessage, SendStatus
 from rmqha.client.aio import Client
 from rmqha.client.loops import INSTALLED, _guests
+from rmqha.net.tls.endpoints import TLSFiles
 from rmqha.testing.nodes import TwistdNode
-from rmqha.tls.endpoints import TLSFiles
-from tests.tls.authority import Authority
+from tests.net.tls.authority import Authority
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from tests.waiting import WAIT_SECONDS
 

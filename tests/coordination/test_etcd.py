@@ -37,8 +37,8 @@ from rmqha.coordination.interface import (
     Put,
 )
 from rmqha.coordination.watch import PROBE_SECONDS
-from rmqha.events import Event
-from rmqha.settings import SettingsError, make_settings
+from rmqha.kit.events import Event
+from rmqha.settings.settings import SettingsError, make_settings
 from tests.fixtures import new_folder
 
 Answer = tuple[int, object]

@@ -23,15 +23,15 @@ from rmqha.coordination.interface import (
     LeaseGone,
     Put,
 )
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.etcd import EtcdCluster
 from rmqha.testing.nodes import free_port
 from rmqha.testing.proxy import FaultProxy
 from rmqha.testing.witness import WitnessNode
 from tests.coordination.backends import Heard, client_of, need_etcd, until
 from tests.inreactor import with_reactor
-from tests.tls.authority import Authority
+from tests.net.tls.authority import Authority
 
 pytestmark = pytest.mark.process
 Result = TypeVar("Result")

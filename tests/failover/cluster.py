@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqha.coordination.gateway import range_of
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.etcd import EtcdCluster
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.witness import WitnessNode

@@ -20,11 +20,11 @@ from rmqha.coordination.interface import (
     Snapshot,
     TransactionResult,
 )
-from rmqha.events import Event
 from rmqha.failover.agent import MAX_TRIES, FailoverAgent, Identity, Times
 from rmqha.failover.keys import MEMBERS, InvalidKey, prefix_of
 from rmqha.failover.member import DiskFull, Following, Known, NodeFacts
 from rmqha.failover.view import MAX_KEYS, ClusterView
+from rmqha.kit.events import Event
 from rmqha.testing.coordinator import MemoryCoordinator, MemoryStore
 
 SECONDS = 60

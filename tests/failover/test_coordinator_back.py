@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.etcd import EtcdCluster
 from tests.coordination.backends import need_etcd
 from tests.failover.cluster import Cluster, Surroundings, running_cluster

@@ -12,8 +12,8 @@ from rmqha.failover.facts import facts_of
 from rmqha.failover.keys import EpochEntry, History
 from rmqha.failover.knownfile import known_path, note_flushed, read_known, write_known
 from rmqha.failover.member import Known, Promise
-from rmqha.remoting.promising import PromiseProcessor
-from rmqha.settings import ReadUpTo
+from rmqha.node.promising import PromiseProcessor
+from rmqha.settings.settings import ReadUpTo
 from rmqha.store.errors import StoreError
 from rmqha.store.metadata import TopicConfig, TopicConfigTable
 from rmqha.store.offline.promote import new_topics

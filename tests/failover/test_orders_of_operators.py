@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
 from tests.failover.cluster import RMQHA, Cluster, Surroundings, running_cluster
 from tests.freezing import frozen
 from tests.waiting import wait_until

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqha.events import Event
 from rmqha.failover.knownfile import read_known
+from rmqha.kit.events import Event
 from tests.failover.cluster import Cluster, running_cluster
 from tests.puts import pause, resume
 

@@ -16,20 +16,20 @@ import pytest
 from twisted.internet import reactor
 
 from rmqha.acl.signing import Credentials, Signer
-from rmqha.endpoints import make_endpoint
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
 from rmqha.failover.member import Promise
-from rmqha.remoting.promising import ask_for_promise
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.net.endpoints import make_endpoint
+from rmqha.net.tls.certificates import TLSError
+from rmqha.net.tls.endpoints import TLSFiles
+from rmqha.node.promising import ask_for_promise
 from rmqha.remoting.protocol import RemotingError
 from rmqha.testing.etcd import EtcdCluster
-from rmqha.tls.certificates import TLSError
-from rmqha.tls.endpoints import TLSFiles
 from tests.coordination.backends import REACTOR, need_etcd
 from tests.failover.cluster import PATIENT, Cluster, ClusterMember, Load, Surroundings, running_cluster
 from tests.freezing import frozen
 from tests.inreactor import with_reactor
-from tests.tls.authority import Authority
+from tests.net.tls.authority import Authority
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.story]

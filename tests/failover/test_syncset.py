@@ -10,7 +10,7 @@ from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.syncmembers import SyncMembers
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.testing.records import make_record

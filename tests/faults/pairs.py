@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port, logged_events
 from rmqha.testing.proxy import Facts, FaultProxy, SeenReport

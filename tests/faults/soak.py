@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import NodeError, PutNode, TwistdNode
 from rmqha.testing.proxy import FaultProxy, ProxyError
 from tests.faults.pairs import FREE_PORTS, SHORT_TIMES, anonymous_kib, assert_sound, descriptors

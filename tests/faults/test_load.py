@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.wire.transfer import REPORT_HEADER
 from tests.faults.crowd import Crowd, read_log
 from tests.faults.pairs import (

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import TwistdNode
 from rmqha.testing.proxy import Facts, FaultProxy
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.testing.nodes import TwistdNode, logged_events
 from rmqha.testing.proxy import Facts

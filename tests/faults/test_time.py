@@ -12,10 +12,10 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.ops import cleaning
 from rmqha.ops.cleaning import CleaningService, Hold
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store import retention
 from rmqha.store.messagestore import MessageStore
 from rmqha.testing.records import write_log

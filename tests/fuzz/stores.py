@@ -50,8 +50,8 @@ from twisted.logger import globalLogBeginner
 from twisted.python.failure import Failure
 
 from rmqha.cli import main as command
-from rmqha.exitcodes import ExitCode
-from rmqha.settings import make_settings
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.settings.settings import make_settings
 from rmqha.store.derived import derived
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import file_name

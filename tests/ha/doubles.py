@@ -20,7 +20,7 @@ from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.slave.protocol import IConnectionOwner
 from rmqha.ha.slave.replica import MasterView
-from rmqha.interfaces import ICommitLog
+from rmqha.store.interfaces import ICommitLog
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.testing.records import make_record
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, encode_blank, encode_record

@@ -11,10 +11,10 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.replica import MasterView, StartFrom
 from rmqha.ha.slave.service import HASlaveService, MasterAccess, OnGap, SlaveHooks, SlaveOptions
-from rmqha.settings import make_settings
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.settings.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.transfer import TransferDecoder
 from tests.ha.doubles import (

@@ -19,7 +19,7 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
 from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.messagestore import MessageStore
 from rmqha.testing.records import make_record

@@ -1,7 +1,7 @@
 """The keys that Java's broker takes from its broker.conf, by the setters of its configuration classes.
 
-``python -m tests.interop.java_settings`` writes ``rmqha/java_settings.txt`` from the jars of Maven Central. Java takes
-a key for each public setter of one simple value: ``setFileReservedTime`` is ``fileReservedTime``
+``python -m tests.interop.java_settings`` writes ``rmqha/settings/java_settings.txt`` from the jars of Maven Central.
+Java takes a key for each public setter of one simple value: ``setFileReservedTime`` is ``fileReservedTime``
 (``MixAll.properties2Object``).
 """
 
@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from rmqha.confkeys import JAVA_SETTINGS
+from rmqha.settings.confkeys import JAVA_SETTINGS
 
 RELEASES = ("4.9.3", "4.9.8", "5.0.0", "5.1.4", "5.3.3", "5.5.0")
 CLASSES = (
@@ -66,7 +66,7 @@ def request_codes(release: str) -> dict[str, int]:
 
 
 def listing() -> str:
-    """The content of ``rmqha/java_settings.txt``."""
+    """The content of ``rmqha/settings/java_settings.txt``."""
     by_release = {release: keys_of_release(release) for release in RELEASES}
     lines = [
         " ".join([key, *(release for release in RELEASES if key in by_release[release])])

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from rmqha.events import Event
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.events import Event
 from rmqha.store.nodestate import Offsets
 from rmqha.testing.nodes import TwistdNode
 from tests.freezing import freeze, thaw

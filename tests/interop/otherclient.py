@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode
 from tests.interop.nodes import OurBroker
 from tests.interop.rocketmq import BUILD_TIMEOUT_S, CACHE, COMMAND_TIMEOUT_S, InteropError, message_body

@@ -21,7 +21,7 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.message import Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, DataVersion, TopicConfig, TopicConfigTable

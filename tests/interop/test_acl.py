@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rmqha.acl.signing import Credentials, Signer
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.wire.command import RemotingCommand, RequestCode, decode_command, encode_command
 from tests.acl.vectors import CASES, of_java
 from tests.interop.conftest import OurBrokerFactory, SlaveNodeFactory

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode
 from rmqha.testing.proxy import FaultProxy
 from tests.freezing import frozen

@@ -6,8 +6,8 @@ import pytest
 
 from tests.interop.conftest import MasterFactory
 from tests.interop.rocketmq import Driver
-from tests.pages import shell_blocks
-from tests.reader import Reader
+from tests.pages.pages import shell_blocks
+from tests.pages.reader import Reader
 
 pytestmark = pytest.mark.story
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.wire.command import RequestCode
 from tests.interop import requests
 from tests.interop.conftest import MasterFactory, OurBrokerFactory

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.wire.transfer import TRANSFER_HEADER
 from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, RelayFactory, SlaveNodeFactory
 from tests.interop.nodes import Ended, assert_equal_logs

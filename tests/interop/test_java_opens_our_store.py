@@ -17,7 +17,7 @@ from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.options import parse_options
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from tests.interop.conftest import MasterFactory
 from tests.interop.our_store import (
     DELAYED,

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from rmqha.confkeys import JAVA_SETTINGS
+from rmqha.settings.confkeys import JAVA_SETTINGS
 from rmqha.wire.command import RequestCode
 from tests.interop.java_settings import RELEASES, listing, request_codes
 from tests.interop.rocketmq import java_home_problem

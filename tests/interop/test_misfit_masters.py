@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from tests.interop.conftest import MasterFactory, OurBrokerFactory
 from tests.interop.nodes import WAIT_S, OurBroker, RmqhaNode
 from tests.interop.rocketmq import SMALL_FILES, Broker, Driver, NameServer, free_ports

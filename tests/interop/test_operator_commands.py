@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rmqha.events import Event
-from rmqha.times import iso_time
+from rmqha.kit.events import Event
+from rmqha.kit.times import iso_time
 from rmqha.wire.command import RequestCode
 from tests.interop import requests
 from tests.interop.conftest import MasterFactory, SlaveNodeFactory

@@ -10,10 +10,10 @@ import pytest
 from rmqha.client.replay import MARK
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import Record
+from tests.cli.test_replay import SIZE, fine, kill_after_some_results
 from tests.interop.conftest import MasterFactory
 from tests.interop.rocketmq import Driver, NameServer
 from tests.pipeline.stores import make_store
-from tests.test_cli_replay import SIZE, fine, kill_after_some_results
 
 pytestmark = pytest.mark.story
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.store.metadata import CONFIG_FOLDER, ConfigTable, SubscriptionGroupTable, TopicConfigTable
 from rmqha.store.timers import TimerCheckPoint
 from rmqha.testing.nodes import NameServerNode

@@ -7,10 +7,10 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.kit.steps import Steps, at_once
 from rmqha.namesrv.peers import Peer
 from rmqha.namesrv.routeinfo import BROKER_CHANNEL_EXPIRED_SECONDS, Registration, RouteInfoManager
 from rmqha.remoting.protocol import RequestRefused
-from rmqha.steps import Steps, at_once
 from rmqha.store.metadata import DataVersion, TopicConfig
 
 VERSION = DataVersion(1, 1_795_000_000_000)

@@ -10,7 +10,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ops.cleaning import FIRST_RUN_SECONDS, CleaningService, Hold
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store import retention
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.log.mappedfile import Disk

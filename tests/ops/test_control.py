@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet import reactor as any_reactor
 
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops import control
 from rmqha.ops.control import ControlService, NoNode, OrderRefused, give_order
 from tests.inreactor import with_reactor

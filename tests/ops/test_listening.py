@@ -7,7 +7,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ops.listening import HttpPort
-from rmqha.settings import SettingsError
+from rmqha.settings.settings import SettingsError
 
 
 class HttpPortTests(SynchronousTestCase):

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from twisted.python.syslog import SyslogObserver as TwistedSyslogObserver
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.ops.logs import (
     LogFormat,
     NodeLogObserver,
@@ -131,7 +131,7 @@ class TextTests(SynchronousTestCase):
         )
 
     def test_a_stranger_starts_no_line(self) -> None:
-        text = self.text(peer="x\n2026-11-21T00:00:00+0000 [rmqha.node#info] all is well")
+        text = self.text(peer="x\n2026-11-21T00:00:00+0000 [rmqha.node.node#info] all is well")
         self.assertEqual(text.count("\n"), 1)
         self.assertIn("slave x\\n2026-11-21", text)
 

@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.ops.notify import MAX_STATUS, Notifier, NotifySettings
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from tests.waiting import wait_until

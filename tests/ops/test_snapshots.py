@@ -7,8 +7,8 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.kit.services import PeriodicService
 from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
-from rmqha.services import PeriodicService
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable
 from rmqha.store.tablesnapshots import read_snapshot, snapshot_offsets, snapshot_path

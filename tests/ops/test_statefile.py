@@ -12,7 +12,7 @@ from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.ops.statefile import WRITE_INTERVAL_SECONDS, StateFileService
 from rmqha.store.log.mappedfile import Disk
 from rmqha.store.nodestate import NodeState, Offsets, state_path

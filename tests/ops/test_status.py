@@ -18,11 +18,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from rmqha.broker.runtimeinfo import runtime_processors
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.contact import seconds_of
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops.status import Status, judge, status_of_broker, status_of_store
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import LOCK_FILE, MessageStore

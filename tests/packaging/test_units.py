@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.exitcodes import NOT_MENDED_BY_RESTART
+from rmqha.kit.exitcodes import NOT_MENDED_BY_RESTART
 from rmqha.namesrv_tap import Options as NameServerOptions
-from rmqha.settings import make_settings, read_properties
+from rmqha.settings.settings import make_settings, read_properties
 from rmqha.tap import Options as NodeOptions
 from tests.needs import need
-from tests.pages import all_blocks
+from tests.pages.pages import all_blocks
 
 SYSTEMD = Path(__file__).parents[2] / "packaging" / "systemd"
 UNITS = ("rmqha@.service", "rmqha-namesrv.service")

@@ -13,10 +13,10 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from tests.interop.rocketmq import built_class_path
-from tests.tls.authority import Authority
+from tests.net.tls.authority import Authority
 from tests.waiting import wait_until
 
 HERE = Path(__file__).parent

@@ -27,7 +27,7 @@ from rmqha.wire.record import Blank
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, options_of, rows_of, visible_files
 from tests.pipeline.microbatches import Query
 from tests.pipeline.stores import write_state
-from tests.test_disk_faults import small_disk
+from tests.store.test_disk_faults import small_disk
 from tests.waiting import WAIT_SECONDS
 
 HOLDER = """

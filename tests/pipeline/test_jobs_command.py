@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
+from rmqha.kit.times import iso_time
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive
 from rmqha.pipeline.options import KNOWN, PARSERS
 from rmqha.pipeline.session import SUBMITTED, JavaError
 from rmqha.testing.records import make_record
-from rmqha.times import iso_time
 from tests.fixtures import expected as read_by_java
 from tests.fixtures import facts, max_offset, new_folder, unpacked
 from tests.pipeline import stores

@@ -22,7 +22,7 @@ from rmqha.pipeline.jobs.messages import archived_messages
 from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.jobs.tableformats import TableFormat
 from rmqha.pipeline.segments import Split
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.errors import NoStore, StoreError, StoreInUse
 from tests.pipeline.lake import (
     SEGMENT_SIZE,

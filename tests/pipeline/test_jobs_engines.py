@@ -18,7 +18,7 @@ from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.jobs.stats import stats, stats_of_split
 from rmqha.pipeline.jobs.verify import verify
 from rmqha.pipeline.plan import open_log
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreError
 from rmqha.testing.records import make_record
 from rmqha.wire.record import encode_record

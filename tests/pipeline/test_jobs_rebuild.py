@@ -18,7 +18,7 @@ from rmqha.pipeline.jobs import rebuild as rebuild_module
 from rmqha.pipeline.jobs.engine import Engine, LocalEngine, Progress, SparkEngine, Summary, WrongBoundary
 from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild
 from rmqha.pipeline.segments import Split
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreInUse

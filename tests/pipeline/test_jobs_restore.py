@@ -30,7 +30,7 @@ from rmqha.pipeline.jobs.restore import NotRestorable, RestoreChoices, Restored,
 from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.schema import records_schema
 from rmqha.pipeline.segments import read_records
-from rmqha.settings import Settings, make_settings
+from rmqha.settings.settings import Settings, make_settings
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfigTable

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from pyspark.sql.functions import col
 
 from rmqha.cli import main
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.pipeline.jobs.manifest import Archive, archived_paths
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Record

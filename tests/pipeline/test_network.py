@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmqha.cli import main
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.pipeline.errors import DataLossError, OptionError
 from rmqha.pipeline.network.brokers import open_logs
 from rmqha.pipeline.network.segment import NetworkSegment, NoNodeLeft
@@ -19,11 +19,11 @@ from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import read_records
 from rmqha.testing.nodes import PutNode, free_port
+from tests.net.tls.authority import Authority
 from tests.pipeline.lake import archived_offsets
 from tests.pipeline.nodes import Cluster, address, nodes_of
 from tests.pipeline.stores import all_offsets, offsets_read
 from tests.puts import NOT_AVAILABLE, assert_all
-from tests.tls.authority import Authority
 
 pytestmark = pytest.mark.process
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.pipeline.cli import Jobs
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.network import asking, brokers

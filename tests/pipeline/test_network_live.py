@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.pipeline.jobs.manifest import Archive
 from rmqha.pipeline.jobs.origin import broker_folder
 from rmqha.pipeline.jobs.tableformats import TableFormat, begin_table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.pipeline.aggregate import in_workers
 from rmqha.testing.nodes import NameServerNode
 from rmqha.testing.records import make_record, write_log

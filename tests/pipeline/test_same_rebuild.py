@@ -21,7 +21,7 @@ from rmqha.cli import main
 from rmqha.pipeline.jobs import rebuild as rebuild_module
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.rebuild import rebuild, rebuild_in_place
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived import consumequeue
 from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import ABORT_FILE, MessageStore

@@ -13,7 +13,7 @@ from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive, ArchiveError, WrongArchive, archived_paths
 from rmqha.pipeline.jobs.messages import archived_messages
 from rmqha.pipeline.jobs.restore import NotRestorable, plan_restore
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.testing.records import make_record
 from rmqha.wire.record import Record
 from tests.pipeline.lake import archived_offsets, options_of

@@ -26,7 +26,7 @@ from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, ArchiveError, ar
 from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat
 from rmqha.pipeline.schema import archive_schema
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from tests.pipeline.bodies.test_archived import lay
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, as_old, options_of, visible_files
 from tests.pipeline.microbatches import Query

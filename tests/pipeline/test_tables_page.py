@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.needs import need
-from tests.pages import commands_of, python_of
+from tests.pages.pages import commands_of, python_of
+from tests.pages.reader import Reader
 from tests.pipeline.lake import make_store
 from tests.pipeline.tables import PACKAGES
-from tests.reader import Reader
 
 pytestmark = pytest.mark.process
 

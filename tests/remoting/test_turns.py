@@ -8,9 +8,9 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.kit.steps import Steps, at_once
 from rmqha.remoting import turns as turns_module
 from rmqha.remoting.turns import MAX_REQUESTS_PER_TURN, Turns
-from rmqha.steps import Steps, at_once
 
 
 def work(count: int, done: list[int]) -> Steps[int]:

@@ -4,7 +4,7 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.remoting.asking import segment_size_of
-from rmqha.settings import SettingsError, make_settings
+from rmqha.settings.settings import SettingsError, make_settings
 from rmqha.store.messagestore import MessageStore
 from tests.fixtures import new_folder
 

@@ -10,11 +10,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.kit.steps import at_once
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.pipeline.options import Options
-from rmqha.settings import BrokerRole, Settings
-from rmqha.steps import at_once
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store import deletions as deletions_module
 from rmqha.store.deletions import MAX_MARKS, NOTHING_DELETED, DeletedTopicTable, Deletion, drop_offsets, read_deletions
 from rmqha.store.derived import derived as derived_module

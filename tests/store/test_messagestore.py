@@ -16,10 +16,10 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.master.serving import confirmed_offset
-from rmqha.settings import BrokerRole, Settings
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store import opening
 from rmqha.store.derived.consumequeue import Unit
 from rmqha.store.derived.queuetable import open_queues
@@ -305,7 +305,7 @@ class InUseTests(MessageStoreTestCase):
     def test_a_second_opening_in_another_process_is_refused(self) -> None:
         program = (
             "import pathlib, sys\n"
-            "from rmqha.settings import Settings\n"
+            "from rmqha.settings.settings import Settings\n"
             "from rmqha.store.errors import StoreInUse\n"
             "from rmqha.store.messagestore import MessageStore\n"
             "try: MessageStore(Settings(store_path_root_dir=pathlib.Path(sys.argv[1])))\n"

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 
-from rmqha.settings import FlushDiskType, Settings
+from rmqha.settings.settings import FlushDiskType, Settings
 from rmqha.store.message import AppendMessageStatus, Message, MessageBatch, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.exitcodes import ExitCode
-from rmqha.settings import BrokerRole, make_settings
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.settings.settings import BrokerRole, make_settings
 from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable

@@ -19,8 +19,8 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import BrokerRole, FlushDiskType, Settings
-from rmqha.steps import at_once
+from rmqha.kit.steps import at_once
+from rmqha.settings.settings import BrokerRole, FlushDiskType, Settings
 from rmqha.store import put
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.message import (

@@ -6,7 +6,7 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import Settings, make_settings
+from rmqha.settings.settings import Settings, make_settings
 from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.message import Message, PutMessageStatus
 from rmqha.store.messagestore import MessageStore

@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.message import AppendMessageResult, AppendMessageStatus, PutMessageResult, PutMessageStatus
 from rmqha.store.putwaits import PutWaits

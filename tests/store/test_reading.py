@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import Unit
 from rmqha.store.reading import MIN_UNITS_EXAMINED, TAG_HASH_MASK, GetMessageResult, GetMessageStatus, MessageReader
 from rmqha.wire.javahash import java_hash

@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store import readlimit
 from rmqha.store.derived import consumequeue
 from rmqha.store.message import Message

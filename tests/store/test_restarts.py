@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import BrokerRole, Settings
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.derived.dispatch import MIN_BULK_MESSAGES
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk

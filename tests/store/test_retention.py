@@ -9,7 +9,7 @@ from unittest.mock import patch
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreError
 from rmqha.store.retention import MAX_FILES_PER_RUN, Cleaning, HeldLog, Retention, Slot, SlotFolder, disk_used_ratio
 from tests.fixtures import new_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import BrokerRole, Settings, make_settings
+from rmqha.settings.settings import BrokerRole, Settings, make_settings
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.recovery import MayCut
 from rmqha.store.messagestore import MessageStore

@@ -4,7 +4,7 @@ import struct
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import BrokerRole, make_settings
+from rmqha.settings.settings import BrokerRole, make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.offline.prefix import CopyKind, copy_store, examine_source, plan_copy

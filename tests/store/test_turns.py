@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.derived import dispatch
 from rmqha.store.derived.dispatch import SLICE_QUEUES, SLICE_RUNS
 from rmqha.store.log.mappedfile import MANY_FILES

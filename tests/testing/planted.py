@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from twisted.logger import globalLogBeginner
 
-from rmqha import replicating
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.failover import eligible
 from rmqha.failover.agent import FailoverAgent
@@ -30,7 +29,8 @@ from rmqha.ha.slave import forkprobe
 from rmqha.ha.slave.greeting import GreetingEndpoint
 from rmqha.ha.slave.protocol import HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, Replica
-from rmqha.settings import Settings
+from rmqha.node import replicating
+from rmqha.settings.settings import Settings
 from rmqha.store import epochs, messagestore
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatch import Dispatcher

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.sim import runner
 from rmqha.testing.sim.walk import Story, run_seed
 from tests.testing.planted import (

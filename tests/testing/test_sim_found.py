@@ -5,7 +5,7 @@ import pytest
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
-from rmqha.settings import BrokerRole
+from rmqha.settings.settings import BrokerRole
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.failover import REWINDING, Failover
 from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig

@@ -29,8 +29,8 @@ from typing import Any
 
 from rmqha.client import ConsumerOptions, Edge, Message, ReceivedMessage, RetryLater, TransactionOutcome
 from rmqha.client.aio import Client, Producer
-from rmqha.events import Event
 from rmqha.failover.knownfile import read_known
+from rmqha.kit.events import Event
 from rmqha.store.log.stretches import survey
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import NameServerNode, TwistdNode

@@ -22,7 +22,7 @@ from rmqha.coordination.witness.journal import Journal
 from rmqha.failover.knownfile import read_known
 from rmqha.pipeline.jobs.manifest import Archive, archived_paths
 from rmqha.pipeline.jobs.tableformats import TableFormat
-from rmqha.settings import BrokerRole, make_settings, read_properties
+from rmqha.settings.settings import BrokerRole, make_settings, read_properties
 from rmqha.store.keptsettings import read_kept_settings
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.archive import unpack

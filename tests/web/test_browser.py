@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from rmqha.events import Event
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import TwistdNode
 from rmqha.web.nodefacts import STATES
 from rmqha.web.server import Page

@@ -9,8 +9,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.histogram import BOUNDS, Histogram
-from rmqha.steps import at_once
+from rmqha.kit.histogram import BOUNDS, Histogram
+from rmqha.kit.steps import at_once
 from rmqha.web.catalogue import BY_NAME, OTHER
 from rmqha.web.exposition import Common, CounterPlaces, Format, capped, exposing, label
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from rmqha.testing.nodes import NameServerNode, TwistdNode
-from tests.test_terminal import Screen
+from tests.node.test_terminal import Screen
 from tests.waiting import wait_until
 from tests.web.test_exposition import HOSTILE
 

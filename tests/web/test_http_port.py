@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import trustme
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from tests.waiting import wait_until
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from rmqha.events import Event
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.events import Event
 from rmqha.ops.terminalbar import Place
 from rmqha.store.nodestate import NodeState
 from rmqha.store.retention import Slot

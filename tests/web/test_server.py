@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.httpchannel import MAX_HEADER_BYTES, MAX_HEADERS
+from rmqha.kit.httpchannel import MAX_HEADER_BYTES, MAX_HEADERS
 from rmqha.web.server import (
     ANSWER_SECONDS,
     MAX_CONNECTIONS,

@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.steps import Steps
+from rmqha.kit.steps import Steps
 from rmqha.web import sharing
 from rmqha.web.server import BUSY, Page, text_page
 from rmqha.web.sharing import PATIENCE_SECONDS, SharedWork

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.steps import at_once
+from rmqha.kit.steps import at_once
 from rmqha.wire.fastjson import (
     MAX_BYTES_BESIDE_ROWS,
     MAX_BYTES_SLOWLY,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.steps import at_once
+from rmqha.kit.steps import at_once
 from rmqha.wire.fastjson import ObjectKey, dumps_compact
 from rmqha.wire.offsettable import OFFSET_TABLE, ROWS_AT_ONCE, QueueName, reading_offsets
 from tests import examples

@@ -10,12 +10,12 @@ from zope.interface import implementer
 
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
 class TLSAddressParser:
-    """Makes endpoints of strings such as ``rmqtls:broker-a:10912``, see ``rmqha.tls.addresses``."""
+    """Makes endpoints of strings such as ``rmqtls:broker-a:10912``, see ``rmqha.net.tls.addresses``."""
 
     prefix = "rmqtls"
 
     def parseStreamClient(self, reactor: Any, *args: Any, **kwargs: Any) -> IStreamClientEndpoint:
-        from rmqha.tls.addresses import parse_parameters
+        from rmqha.net.tls.addresses import parse_parameters
 
         return parse_parameters(reactor, *args, **kwargs)
 

@@ -3,7 +3,7 @@
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.services import PeriodicService
+from rmqha.kit.services import PeriodicService
 from rmqha.store.derived.queuetypes import queue_types_of
 from rmqha.store.messagestore import MessageStore
 

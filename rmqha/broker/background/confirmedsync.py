@@ -16,11 +16,11 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.broker.requests.confirmed import AFTER, HOLD_SECONDS, OFFSET
-from rmqha.connecting import reason_of
-from rmqha.events import Event
-from rmqha.interfaces import ICommitLog
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.events import Event
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import RemotingError
+from rmqha.store.interfaces import ICommitLog
 from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.command import RequestCode, ResponseCode
 

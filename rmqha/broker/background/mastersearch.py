@@ -7,10 +7,10 @@ from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from zope.interface import implementer
 
-from rmqha.connecting import reason_of
+from rmqha.kit.connecting import reason_of
 from rmqha.remoting.asking import ask_config
 from rmqha.remoting.protocol import RemotingError, call_once
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 

@@ -19,14 +19,14 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClien
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.connecting import reason_of
-from rmqha.events import Event
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.remoting.registration import body_crc32, encode_body_in_turns
 from rmqha.remoting.turns import Turns
-from rmqha.services import PeriodicService
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.fastjson import Document, Rows, dumps_compact, loads_lenient

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
-from rmqha.connecting import reason_of
-from rmqha.events import Event
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.events import Event
 from rmqha.remoting.protocol import RemotingError
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.messagestore import MessageStore

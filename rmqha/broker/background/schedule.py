@@ -17,9 +17,9 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.background.held import Held
 from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
-from rmqha.events import Event
-from rmqha.services import PeriodicService
-from rmqha.settings import Settings
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.log.flush import RunInThread

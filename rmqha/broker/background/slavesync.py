@@ -32,15 +32,15 @@ from rmqha.broker.background.timercheck import TimerCheckPoints
 from rmqha.broker.requests import tablechanges
 from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.groups import TOOLS_CONSUMER_GROUP
-from rmqha.connecting import reason_of
-from rmqha.endpoints import fast_address_of
-from rmqha.events import Event
 from rmqha.ha.slave.contact import iso_of
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.net.endpoints import fast_address_of
 from rmqha.remoting.asking import log_range, read_runtime_info
 from rmqha.remoting.client import RemotingClient
 from rmqha.remoting.protocol import RemotingError
 from rmqha.remoting.turns import Turns
-from rmqha.services import PeriodicService
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.messagestore import MessageStore

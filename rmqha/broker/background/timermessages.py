@@ -36,11 +36,11 @@ from rmqha.broker.background.schedule import (
     delivered_message,
 )
 from rmqha.broker.background.timerindex import Special, TimerIndex, Waiting
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.steps import SLICE_SECONDS
 from rmqha.remoting.turns import Turns
-from rmqha.services import PeriodicService
-from rmqha.settings import Settings
-from rmqha.steps import SLICE_SECONDS
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.log.flush import RunInThread

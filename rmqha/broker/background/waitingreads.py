@@ -7,11 +7,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.events import Event
 from rmqha.ha.slave.contact import iso_of
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.steps import Steps
 from rmqha.remoting.turns import Turns
-from rmqha.services import PeriodicService
-from rmqha.steps import Steps
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.readlimit import ReadLimit

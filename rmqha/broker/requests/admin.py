@@ -27,11 +27,11 @@ from rmqha.broker.tables.locks import MessageQueue
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager, topic_problem
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.steps import Steps
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Later, Processor, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
-from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
     ATTRIBUTES,

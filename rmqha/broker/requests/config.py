@@ -8,12 +8,12 @@ import javaproperties
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.confkeys import java_keys, with_nearest
-from rmqha.events import Event
 from rmqha.ha.admission.allowlist import SlaveCheck
+from rmqha.kit.events import Event
 from rmqha.remoting.header import refused, shown
 from rmqha.remoting.protocol import Later, Processors, RemotingProtocol, RequestRefused
-from rmqha.settings import (
+from rmqha.settings.confkeys import java_keys, with_nearest
+from rmqha.settings.settings import (
     LOCAL,
     RUN_TIME_KEYS,
     SETTING_KEYS,

@@ -9,10 +9,10 @@ from twisted.logger import Logger
 from rmqha.broker.requests.admin import QUEUES_AT_ONCE, StatsProcessor
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerManager, ProducerManager
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.steps import Steps
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processor, Processors, RemotingProtocol
-from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact

@@ -2,7 +2,7 @@
 
 from twisted.logger import Logger
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 

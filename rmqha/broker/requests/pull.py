@@ -14,8 +14,10 @@ from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager, M
 from rmqha.broker.tables.filters import parse_failed
 from rmqha.broker.tables.offsets import queue_id_of
 from rmqha.broker.tables.shares import Shares, holder_of
-from rmqha.events import Event
 from rmqha.filter.expressions import SqlFilter
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.steps import Steps
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import (
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
@@ -25,9 +27,7 @@ from rmqha.remoting.protocol import (
     RemotingProtocol,
     RequestRefused,
 )
-from rmqha.services import PeriodicService
-from rmqha.settings import Settings
-from rmqha.steps import Steps
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_READ, SubscriptionGroupConfig

@@ -1,8 +1,8 @@
 """Finds messages by key and by id (spec/remoting.md 2.6)."""
 
+from rmqha.kit.steps import Steps
 from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol
-from rmqha.steps import Steps
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 

@@ -15,7 +15,8 @@ from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.timersends import RecallHandle, TimerRefused, TimerSends
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.topics import UNIT_FLAG, UNIT_SUB_FLAG, topic_problem
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.steps import Steps
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import (
     Answer,
@@ -27,8 +28,7 @@ from rmqha.remoting.protocol import (
     RequestRefused,
     Together,
 )
-from rmqha.settings import Settings
-from rmqha.steps import Steps
+from rmqha.settings.settings import Settings
 from rmqha.store.message import (
     AppendMessageResult,
     Message,

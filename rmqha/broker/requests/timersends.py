@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple, Self
 from uuid import uuid4
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.layout import FIXED_BYTES, IPV6_EXTRA_BYTES

@@ -16,11 +16,11 @@ from rmqha.broker.requests.admin import MAX_QUEUES, by_queue, queue_key
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import CLIENTS_AT_ONCE, Allowed, ClientChannelInfo, ConsumerManager
 from rmqha.broker.tables.locks import MessageQueue
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.steps import Steps, in_slices
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingError, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
-from rmqha.steps import Steps, in_slices
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact

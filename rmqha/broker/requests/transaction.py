@@ -31,13 +31,13 @@ from rmqha.broker.requests.send import CODES, REMARKS
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ProducerManager
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.steps import Steps, in_slices
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.rights import Rights
-from rmqha.services import PeriodicService
-from rmqha.settings import Settings
-from rmqha.steps import Steps, in_slices
+from rmqha.settings.settings import Settings
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus

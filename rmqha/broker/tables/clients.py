@@ -19,13 +19,13 @@ from rmqha.broker.tables.filters import SqlFilters, parse_failed
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_new_group
 from rmqha.broker.tables.shares import Shares, holder_of
 from rmqha.broker.tables.topics import UNIT_SUB_FLAG, TopicConfigManager, topic_problem
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.steps import Steps, at_once
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.rights import Rights
-from rmqha.services import PeriodicService
-from rmqha.settings import Settings
-from rmqha.steps import Steps, at_once
+from rmqha.settings.settings import Settings
 from rmqha.wire.beans import java, read_bean, read_name, read_objects
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, loads_request

@@ -17,9 +17,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.broker.tables.newnames import NewNames
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.trouble import Trouble
 from rmqha.remoting.header import refused
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.metadata import (
@@ -31,7 +32,6 @@ from rmqha.store.metadata import (
     TopicConfig,
     unknown_bytes,
 )
-from rmqha.trouble import Trouble
 
 Table = TypeVar("Table", bound=ConfigTable)
 Row = TypeVar("Row", bound=TopicConfig | SubscriptionGroupConfig)

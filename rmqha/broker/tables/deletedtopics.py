@@ -13,9 +13,9 @@ from twisted.logger import Logger
 from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.steps import at_once
 from rmqha.remoting.turns import Turns
-from rmqha.steps import at_once
 from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.fastjson import Document

@@ -4,10 +4,10 @@ from collections import OrderedDict
 
 from rmqha.filter.expressions import SqlError, SqlFilter
 from rmqha.filter.grammar import parsing, prepare
+from rmqha.kit.steps import Steps
 from rmqha.remoting.header import refused
 from rmqha.remoting.protocol import RequestRefused
-from rmqha.settings import Settings
-from rmqha.steps import Steps
+from rmqha.settings.settings import Settings
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.subscription import SQL92
 

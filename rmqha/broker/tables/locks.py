@@ -9,10 +9,10 @@ from twisted.logger import Logger
 
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH
 from rmqha.broker.tables.shares import Shares
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.steps import Steps, at_once
 from rmqha.remoting.header import refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
-from rmqha.steps import Steps, at_once
 from rmqha.wire.beans import java, read_bean, read_objects
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict, loads_request

@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 
 from twisted.logger import Logger
 
-from rmqha.events import Event
 from rmqha.ha.admission.limits import LastUsed
+from rmqha.kit.events import Event
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.wire.command import FRAME_MAX_LENGTH, ResponseCode
 
 TELL_SECONDS = 60.0

@@ -14,17 +14,17 @@ from rmqha.broker.tables.clients import ConsumerManager
 from rmqha.broker.tables.configmanager import breathe
 from rmqha.broker.tables.groups import check_group
 from rmqha.broker.tables.topics import topic_problem
-from rmqha.events import Event
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.steps import Steps, at_once
+from rmqha.kit.trouble import Trouble
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
-from rmqha.services import PeriodicService
-from rmqha.steps import Steps, at_once
 from rmqha.store.derived.consumequeue import BoundaryType
 from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
-from rmqha.trouble import Trouble
 from rmqha.wire.beans import INT_BITS
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.steps import Steps
 from rmqha.remoting.turns import Turns
-from rmqha.services import PeriodicService
-from rmqha.steps import Steps
 
 SAMPLING_SECONDS = 10.0
 RATE_SECONDS = (10, 60, 600)

@@ -20,8 +20,8 @@ from zope.interface import implementer
 from rmqha.coordination.interface import Change, CoordinatorError
 from rmqha.coordination.witness.calls import UNIMPLEMENTED, Answer, CallRefused, Calls, read_object, refusal
 from rmqha.coordination.witness.service import Watch
-from rmqha.events import Event
-from rmqha.httpchannel import LimitedChannel
+from rmqha.kit.events import Event
+from rmqha.kit.httpchannel import LimitedChannel
 
 MAX_CONNECTIONS = 1024
 MAX_CONNECTIONS_OF_ADDRESS = 64

@@ -23,8 +23,8 @@ from twisted.python.failure import Failure
 from rmqha.coordination.interface import Change, CoordinatorError, CoordinatorRefused, CoordinatorUnavailable
 from rmqha.coordination.state import Compacted, History, KeysAndLeases, Operation
 from rmqha.coordination.witness.journal import DiskFull, Journal, JournalError
-from rmqha.events import Event
-from rmqha.services import PeriodicService
+from rmqha.kit.events import Event
+from rmqha.kit.services import PeriodicService
 
 SLICE_SECONDS = 0.01
 """Calls are decided for about this long in a turn."""

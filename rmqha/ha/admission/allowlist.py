@@ -8,7 +8,7 @@ from re import compile as compile_pattern
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from rmqha.events import Event
+from rmqha.kit.events import Event
 
 LOGGED_AGAIN_SECONDS = 600.0
 """A host that is refused again for the same reason is logged again only after this time."""

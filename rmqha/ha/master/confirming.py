@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
-from rmqha.events import Event
 from rmqha.ha.master.progress import SlaveProgress
-from rmqha.interfaces import ICommitLog
-from rmqha.settings import Settings
+from rmqha.kit.events import Event
+from rmqha.settings.settings import Settings
+from rmqha.store.interfaces import ICommitLog
 
 
 class Confirming:

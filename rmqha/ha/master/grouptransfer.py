@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.master.progress import SlaveProgress
-from rmqha.histogram import Histogram
-from rmqha.interfaces import ICommitLog
-from rmqha.settings import Settings
+from rmqha.kit.histogram import Histogram
+from rmqha.settings.settings import Settings
+from rmqha.store.interfaces import ICommitLog
 from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.message import PutMessageStatus
 

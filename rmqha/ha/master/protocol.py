@@ -19,7 +19,6 @@ from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rmqha.events import Event
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.admission.throttle import SendThrottle
@@ -29,10 +28,11 @@ from rmqha.ha.master.handed import HandedOffset
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.progress import UNKNOWN_FACTS, FollowsSlaves, SlaveProgress
 from rmqha.ha.master.syncmembers import SyncMembers
-from rmqha.interfaces import ICommitLog
-from rmqha.sending import send_at_once
-from rmqha.settings import BrokerRole, ReadUpTo, Settings
-from rmqha.tls.gate import looks_like_tls, peer_names
+from rmqha.kit.events import Event
+from rmqha.kit.sending import send_at_once
+from rmqha.net.tls.gate import looks_like_tls, peer_names
+from rmqha.settings.settings import BrokerRole, ReadUpTo, Settings
+from rmqha.store.interfaces import ICommitLog
 from rmqha.wire.transfer import HELLO, HELLO_OF_GUEST, HELLO_REPORTS, READER, TRANSFER_HEADER, Hello, encode_report
 
 WRITE_BYTES = 512 * 1024

@@ -8,7 +8,7 @@ from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
 from rmqha.ha.master.syncmembers import SyncMembers
-from rmqha.settings import BrokerRole, FlushDiskType, Settings
+from rmqha.settings.settings import BrokerRole, FlushDiskType, Settings
 from rmqha.store.messagestore import MessageStore
 
 

@@ -6,9 +6,9 @@ from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.slave.replica import Replica
 from rmqha.ha.slave.states import ReplicaState
-from rmqha.interfaces import ICommitLog
+from rmqha.kit.times import iso_time, parse_time
+from rmqha.store.interfaces import ICommitLog
 from rmqha.store.nodestate import NodeState
-from rmqha.times import iso_time, parse_time
 
 IN_TOUCH = frozenset({ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC, ReplicaState.STALLED})
 MIN_LAG_SECONDS = 0.001

@@ -14,13 +14,13 @@ from twisted.protocols.policies import ProtocolWrapper, TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import Interface
 
-from rmqha.connecting import reason_of
-from rmqha.events import Event
 from rmqha.ha.admission.throttle import ReceiveThrottle
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.replica import MasterView, PeerBreach, Replica, ReplicaError
-from rmqha.interfaces import ICommitLog
-from rmqha.tls.gate import looks_like_tls
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.events import Event
+from rmqha.net.tls.gate import looks_like_tls
+from rmqha.store.interfaces import ICommitLog
 from rmqha.wire.transfer import FrameError, Transfer
 
 READ_BYTES = 2 * 1024 * 1024

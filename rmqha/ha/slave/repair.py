@@ -18,13 +18,13 @@ from twisted.logger import Logger
 from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 
-from rmqha.connecting import reason_of
-from rmqha.events import Event
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.replica import HEARTBEATS_THAT_PROVE_SILENCE
+from rmqha.kit.connecting import reason_of
+from rmqha.kit.events import Event
+from rmqha.net.tls.gate import looks_like_tls
 from rmqha.store.derived.replacing import doubt, is_doubted, trust
 from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair
-from rmqha.tls.gate import looks_like_tls
 from rmqha.wire.transfer import FrameError, Transfer
 
 CONNECT_SECONDS = 30.0

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from struct import Struct
 
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.states import VERDICTS, ReplicaState, check_transition
-from rmqha.interfaces import ICommitLog
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.store.interfaces import ICommitLog
 from rmqha.wire.record import BLANK_MAGIC_CODE, END_FILE_MIN_BLANK_LENGTH
 from rmqha.wire.transfer import Transfer
 

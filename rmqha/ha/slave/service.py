@@ -19,9 +19,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rmqha.connecting import GROWING_RETRIES, Reconnecting, RetryLines, WatchedEndpoint, connect_protocol, reason_of
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.throttle import ReceiveThrottle
 from rmqha.ha.framing import TransferReceiver
 from rmqha.ha.slave.contact import Contact, iso_of
@@ -39,12 +36,15 @@ from rmqha.ha.slave.replica import (
     Verdict,
 )
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
-from rmqha.services import PeriodicService
-from rmqha.settings import FlushDiskType
+from rmqha.kit.connecting import GROWING_RETRIES, Reconnecting, RetryLines, WatchedEndpoint, connect_protocol, reason_of
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.services import PeriodicService
+from rmqha.kit.trouble import Trouble
+from rmqha.settings.settings import FlushDiskType
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.flush import Flusher
 from rmqha.store.messagestore import MessageStore
-from rmqha.trouble import Trouble
 from rmqha.wire.brokerinfo import settling_seconds
 from rmqha.wire.transfer import FrameError, Transfer
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol
 
-from rmqha.connecting import connect_protocol, reason_of
+from rmqha.kit.connecting import connect_protocol, reason_of
 from rmqha.ops.doctor.facts import Facts, Host, Judgement, NameServer, Store, clock_ahead
 from rmqha.ops.status import Status, judge
 from rmqha.remoting.asking import log_range, read_config, read_runtime_info

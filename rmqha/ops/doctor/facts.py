@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rmqha.exitcodes import ExitCode
-from rmqha.settings import BrokerRole
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.settings.settings import BrokerRole
 
 NO_TEXTS: Mapping[str, str] = {}
 RUNTIME = re.compile(r"(\d{1,9}) days, (\d{1,2}) hours, (\d{1,2}) minutes, (\d{1,2}) seconds")

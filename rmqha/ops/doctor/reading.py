@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rmqha.ops.doctor.facts import HeldSlot, Judgement, OpenFiles, Store
 from rmqha.ops.status import Status, judge, status_of_store
-from rmqha.settings import Settings, properties_of
+from rmqha.settings.settings import Settings, properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import LOCK_FILE

@@ -18,10 +18,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from rmqha.kit.times import EPOCH
 from rmqha.pipeline.bodies.codecs import BodyError
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.sqltypes import NO_FIELDS, TIMESTAMP, list_of
-from rmqha.times import EPOCH
 
 TIMESTAMP_MESSAGE = "google.protobuf.Timestamp"
 KINDS = {

@@ -15,7 +15,7 @@ from rmqha.pipeline.jobs.verify import SplitLog
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import LogFile, LogPlan, log_files, open_log
 from rmqha.pipeline.segments import SegmentReader, Split
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreError
 from rmqha.store.log.stretches import prove
 from rmqha.store.offline.comparing import compare_segment

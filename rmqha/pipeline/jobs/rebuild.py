@@ -28,7 +28,7 @@ from rmqha.pipeline.jobs.engine import Engine, Progress, WrongBoundary, no_progr
 from rmqha.pipeline.options import Boundaries, OnCorrupt, Options
 from rmqha.pipeline.plan import LogPlan, log_files, open_log
 from rmqha.pipeline.segments import Split, read_records
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.deletions import DeletedTopicTable, read_deletions
 from rmqha.store.derived import consumequeue
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BatchConsumeQueue, batch_unit_of

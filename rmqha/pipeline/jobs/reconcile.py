@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqha.kit.times import EPOCH, MILLISECOND, iso_time
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.archive import tables_at
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
@@ -43,7 +44,6 @@ from rmqha.pipeline.schema import TIMESTAMP
 from rmqha.pipeline.segments import Split
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.store.offline.newstore import check_place
-from rmqha.times import EPOCH, MILLISECOND, iso_time
 
 EXPECTED, FOUND = 0, 1
 MAX_GROUPS = 32

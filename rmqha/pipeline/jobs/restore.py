@@ -31,7 +31,7 @@ from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import LOG_FOLDER
 from rmqha.pipeline.schema import COLUMNS, RAW_RECORD, RECORD_CRC
 from rmqha.pipeline.segments import Split
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.clamping import clamp_offsets
 from rmqha.store.deletions import read_deletions
 from rmqha.store.errors import StoreError

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqha.kit.times import EPOCH, MILLISECOND, parse_time
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.entries import ENTRIES, ID_PREFIX, KEY_PREFIX, EntryWriter, Period
 from rmqha.pipeline.jobs.rowfiles import ROWS_AT_ONCE, Row, read_rows
-from rmqha.times import EPOCH, MILLISECOND, parse_time
 
 USUAL_NAMES = {
     "topic": ("topic",),

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rmqha.kit.times import EPOCH, MILLISECOND
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, topics_of
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.segments import Split, read_selected
 from rmqha.pipeline.sums import LATENCY, Sums, latency_ms, store_time_ms
-from rmqha.times import EPOCH, MILLISECOND
 from rmqha.wire.columns import Ints, Records
 
 MINUTE_MS = 60_000

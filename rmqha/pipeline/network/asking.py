@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 
 from rmqha.pipeline.network.address import NameServer, Node, Place, TLSPaths
 from rmqha.pipeline.network.lines import NodeFailed, connect
-from rmqha.settings import MAX_SEGMENT, MIN_SEGMENT
+from rmqha.settings.settings import MAX_SEGMENT, MIN_SEGMENT
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.store.nodestate import NodeState
 from rmqha.wire.brokerinfo import (

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from rmqha.steps import Steps
+from rmqha.kit.steps import Steps
 from rmqha.store.derived.consumequeue import BoundaryType, ConsumeQueue, Unit
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.wire.delay import DelayLevels

@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from rmqha.steps import Steps, at_once
+from rmqha.kit.steps import Steps, at_once
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import (

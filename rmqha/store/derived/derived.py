@@ -10,9 +10,9 @@ from threading import Lock
 
 from twisted.logger import Logger
 
-from rmqha.events import Event
-from rmqha.settings import BrokerRole, Settings
-from rmqha.steps import Steps, at_once
+from rmqha.kit.events import Event
+from rmqha.kit.steps import Steps, at_once
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, read_deletions
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.consumequeue import (

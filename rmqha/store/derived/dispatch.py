@@ -14,8 +14,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.events import Event
-from rmqha.progress import LINE_SECONDS, MIB, left_of
+from rmqha.kit.events import Event
+from rmqha.kit.progress import LINE_SECONDS, MIB, left_of
+from rmqha.kit.trouble import Trouble
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.batchqueue import BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.bulk import SPACE, BulkDispatch, Dispatched
@@ -39,7 +40,6 @@ from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import Syncable
 from rmqha.store.opening import OpeningPhase
-from rmqha.trouble import Trouble
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import INNER_BATCH_FLAG

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmqha.steps import Steps, at_once
+from rmqha.kit.steps import Steps, at_once
 from rmqha.store.derived.geometry import (
     DEFAULT_GEOMETRY,
     ENTRIES_A_SLOT,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BATCH_UNIT_SIZE, BatchConsumeQueue
 from rmqha.store.derived.consumequeue import (
     CONSUME_QUEUE_FOLDER,

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BATCH_UNIT_SIZE
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, new_queue_size
 from rmqha.store.derived.geometry import Geometry

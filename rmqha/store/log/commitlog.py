@@ -8,8 +8,8 @@ from pathlib import Path
 
 from zope.interface import implementer
 
-from rmqha.interfaces import ICommitLog
 from rmqha.store.errors import StoreError
+from rmqha.store.interfaces import ICommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file_name
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
 from rmqha.wire.scan import Scan, scan_records

@@ -15,10 +15,10 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.events import Event
-from rmqha.histogram import Histogram
-from rmqha.services import PeriodicService
-from rmqha.settings import Settings
+from rmqha.kit.events import Event
+from rmqha.kit.histogram import Histogram
+from rmqha.kit.services import PeriodicService
+from rmqha.settings.settings import Settings
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog

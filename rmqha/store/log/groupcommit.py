@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from rmqha.histogram import Histogram
+from rmqha.kit.histogram import Histogram
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 In reading order:
 
+- ``commands``: how commands on stores end, and the options that describe a store.
 - ``findings``: what checking a log can find, and the words for it.
 - ``comparing``: compares the bytes of two logs.
 - ``storereader``: reads a store from outside, while a node may be writing it.

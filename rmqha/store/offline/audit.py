@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.deletions import read_deletions
 from rmqha.store.derived.batchqueue import NOT_COMPACTED, BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit, Units, are_messages

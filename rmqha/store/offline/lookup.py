@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
 from rmqha.store.derived.geometry import UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, configured_geometry, index_paths, read_entries

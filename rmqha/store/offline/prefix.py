@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from struct import Struct
 
-from rmqha.settings import BrokerRole, Settings
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.clamping import clamp_offsets
 from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, drop_offsets, read_deletions
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER

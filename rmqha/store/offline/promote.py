@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rmqha.exitcodes import ExitCode
-from rmqha.settings import BrokerRole, Settings
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.times import iso_time
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.clamping import Moved, QueueEnds, clamp_offsets, clamp_to_ends
 from rmqha.store.deletions import DeletedTopicTable, read_deletions
 from rmqha.store.derived.batchqueue import BatchConsumeQueue
@@ -39,7 +40,6 @@ from rmqha.store.popinflight import REVIVE_TOPIC_PREFIX, PopInFlight, PopNotes, 
 from rmqha.store.reading import MessageReader
 from rmqha.store.restarts import read_restarts
 from rmqha.store.timers import TimerCheckPoint, WaitingTimers, waiting_timers
-from rmqha.times import iso_time
 from rmqha.wire.columns import Records
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import INNER_BATCH_FLAG, QUEUED_TRANSACTION_TYPES, TRANSACTION_TYPE_MASK

@@ -13,7 +13,7 @@ from tempfile import TemporaryFile, gettempdir
 from types import TracebackType
 from typing import Self
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreError, StoreInUse, name_file
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import is_locked

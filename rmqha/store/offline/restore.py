@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreError, StoreInUse, name_file
 from rmqha.store.log.commitlog import segment_size_of
 from rmqha.store.log.lockfile import LockFile, is_locked

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rmqha.settings import BrokerRole, Settings
+from rmqha.kit.times import iso_time
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.epochs import forget_promotion, promoted_role
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
@@ -23,7 +24,6 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.newstore import NoRoom
-from rmqha.times import iso_time
 from rmqha.wire.record import Blank, Record, decode_record
 
 MAX_TOPICS_COUNTED = 10_000

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.commitlog import CommitLog, segment_size_of

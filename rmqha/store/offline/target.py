@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, ConsumeQueue, queue_size_of
 from rmqha.store.derived.dispatchrequest import is_no_folder
 from rmqha.store.errors import StoreError

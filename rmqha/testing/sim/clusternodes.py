@@ -18,8 +18,8 @@ from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave.greeting import GreetingEndpoint
 from rmqha.ha.slave.service import OnFork, SlaveOptions
-from rmqha.replicating import Replicating, StoreOpening, reopen_as_master
-from rmqha.settings import BrokerRole, FlushDiskType, Settings
+from rmqha.node.replicating import Replicating, StoreOpening, reopen_as_master
+from rmqha.settings.settings import BrokerRole, FlushDiskType, Settings
 from rmqha.store.epochs import forget_promotion, read_epochs
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.recovery import Examination

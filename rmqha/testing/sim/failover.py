@@ -13,7 +13,7 @@ from random import Random
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
-from rmqha.settings import BrokerRole
+from rmqha.settings.settings import BrokerRole
 from rmqha.store.epochs import promoted_role, read_epochs
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.messagestore import CUT_FOLDER

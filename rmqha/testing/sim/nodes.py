@@ -14,7 +14,6 @@ from twisted.internet.task import Clock, deferLater
 from twisted.python.failure import Failure
 
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.protocol import HAMasterProtocol
@@ -24,7 +23,8 @@ from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.ha.slave.replica import MasterView
 from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
-from rmqha.replicating import (
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.node.replicating import (
     REWIND_PAUSE_SECONDS,
     CannotRepair,
     Machine,
@@ -35,7 +35,7 @@ from rmqha.replicating import (
     role_to_run,
     state_of_log,
 )
-from rmqha.settings import BrokerRole, Settings, make_settings
+from rmqha.settings.settings import BrokerRole, Settings, make_settings
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog

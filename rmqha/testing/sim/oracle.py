@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rmqha.settings import BrokerRole, FlushDiskType
+from rmqha.settings.settings import BrokerRole, FlushDiskType
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.message import PutMessageResult, PutMessageStatus
 from rmqha.store.nodestate import NodeState

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import orjson
 from twisted.logger import globalLogBeginner
 
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.sim.walk import Outcome, Story, run_seed
 
 SEEDS_AT_ONCE = 25

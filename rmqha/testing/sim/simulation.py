@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
-from rmqha.settings import FlushDiskType
+from rmqha.settings.settings import FlushDiskType
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message, MessageBatch, PutMessageResult

@@ -23,7 +23,7 @@ from rmqha.namesrv.service import NameServerService
 from rmqha.remoting.client import MAX_RETRY_SECONDS
 from rmqha.remoting.registration import body_crc32, decode_body
 from rmqha.remoting.turns import Turns
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable
 from rmqha.wire.command import OUR_VERSION, RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient

@@ -14,7 +14,7 @@ from rmqha.broker.background.schedule import (
     FIRST_DELAY_SECONDS,
     ScheduleMessageService,
 )
-from rmqha.steps import at_once
+from rmqha.kit.steps import at_once
 from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus

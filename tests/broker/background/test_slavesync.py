@@ -14,7 +14,7 @@ from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.steps import at_once
+from rmqha.kit.steps import at_once
 from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, Deletion, read_deletions
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (

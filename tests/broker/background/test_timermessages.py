@@ -13,8 +13,8 @@ from rmqha.broker.background.held import Held
 from rmqha.broker.background.schedule import DELAY_FOR_A_PERIOD_SECONDS
 from rmqha.broker.background.timerindex import TimerIndex
 from rmqha.broker.background.timermessages import HOUR_MS, TimerMessageService
+from rmqha.kit.steps import at_once
 from rmqha.remoting.turns import Turns
-from rmqha.steps import at_once
 from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.timers import MESSAGES_A_STEP, TimerCheckPoint

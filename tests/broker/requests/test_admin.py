@@ -27,8 +27,8 @@ from rmqha.broker.tables.newnames import MAX_TABLE_BYTES
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.kit.steps import at_once
 from rmqha.remoting.protocol import RequestRefused
-from rmqha.steps import at_once
 from rmqha.store.message import Message, PutMessageStatus
 from rmqha.store.metadata import (
     ConsumerOffsetTable,

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from rmqha.broker.requests.config import ConfigProcessor, LiveSettings, may_change
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.settings import RUN_TIME_KEYS, ReadUpTo, RunTime, Settings
+from rmqha.settings.settings import RUN_TIME_KEYS, ReadUpTo, RunTime, Settings
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 from tests.ha.doubles import PEER_NAME, log_lines

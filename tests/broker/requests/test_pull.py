@@ -19,7 +19,7 @@ from rmqha.broker.tables.offsets import ALONE_SECONDS, NO_OFFSET, ConsumerOffset
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import ANSWER_BYTES_PER_TURN
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store import reading
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig

@@ -6,8 +6,8 @@ from itertools import pairwise
 from rmqha.broker.tables import filters
 from rmqha.broker.tables.clients import ClientManageProcessor, ProducerManager
 from rmqha.broker.tables.filters import SqlFilters
-from rmqha.settings import make_settings
-from rmqha.steps import at_once
+from rmqha.kit.steps import at_once
+from rmqha.settings.settings import make_settings
 from rmqha.store import reading
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.subscription import SubscriptionData

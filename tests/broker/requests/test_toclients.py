@@ -11,7 +11,7 @@ from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, 
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import RESET_SECONDS, ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.steps import at_once
+from rmqha.kit.steps import at_once
 from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.offsettable import OFFSET_TABLE, reading_offsets

@@ -29,7 +29,7 @@ from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.rights import Rights
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.message import Message, PutMessageStatus
 from rmqha.store.metadata import ConsumerOffsetTable, TopicConfig
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode

@@ -26,9 +26,9 @@ from rmqha.broker.tables.clients import (
 )
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.kit.steps import at_once
 from rmqha.remoting import turns
-from rmqha.settings import make_settings
-from rmqha.steps import at_once
+from rmqha.settings.settings import make_settings
 from rmqha.store.metadata import SubscriptionGroupConfig
 from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 from tests.acl.granted import Granted

@@ -6,7 +6,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.tables.groups import SYSTEM_GROUPS, SubscriptionGroupManager
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.metadata import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
 
 NOW_MS = 1_795_000_000_000

@@ -12,7 +12,7 @@ from rmqha.broker.tables import groups, newnames, topics
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, group_problem
 from rmqha.broker.tables.newnames import LINES_AT_ONCE, TELL_SECONDS, NewNameLimits, NewNames, Rate
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.fastjson import dumps_strict

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.tables.stats import BrokerStats, StatsData
-from rmqha.steps import at_once
+from rmqha.kit.steps import at_once
 
 NOON_MS = int(datetime(2026, 11, 21, 12).timestamp() * 1000)
 HOUR = 3600.0

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.tables.topics import TopicConfigManager, topic_problem
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.metadata import DataVersion, TableFile, TopicConfig, TopicConfigTable, TopicFilterType
 from tests.ha.doubles import log_lines
 

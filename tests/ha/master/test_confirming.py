@@ -9,7 +9,7 @@ from rmqha.ha.admission.limits import HALimits
 from rmqha.ha.master.confirming import Confirming
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.wire.transfer import encode_report
 from tests.ha.doubles import LineTransport, make_image, memory_log
 

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.ha.master.grouptransfer import GroupTransfer
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.message import PutMessageStatus
 from rmqha.wire.transfer import encode_report
 from tests.ha.doubles import PEER, LineTransport, Socket, append, make_image, memory_log

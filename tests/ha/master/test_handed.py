@@ -19,12 +19,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.ha.admission.limits import HALimits
 from rmqha.ha.master.handed import PIECES_KEPT, HandedOffset
 from rmqha.ha.master.protocol import HAConnectionState, HAMasterFactory, HAMasterProtocol, MasterOptions
+from rmqha.net.tls.endpoints import TLSFiles
 from rmqha.testing.memory import MemoryCommitLog
-from rmqha.tls.endpoints import TLSFiles
 from rmqha.wire.transfer import TransferDecoder, encode_report
 from tests import examples
 from tests.ha.doubles import PEER, LineTransport, Socket, make_image, memory_log, progress_of
-from tests.tls.authority import Authority
+from tests.net.tls.authority import Authority
 
 LARGE = make_image([3000] * 200, segment_size=1024 * 1024)
 SMALL = make_image([3000] * 30, segment_size=1024 * 1024)

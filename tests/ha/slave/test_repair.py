@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.slave.repair import MAX_RETRY_SECONDS, SILENCE_SECONDS, SelfRepair, SourceUnreachable, fetch
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.offline.repair import Mend, Mended, RepairError, StoreRepair
 from rmqha.wire.transfer import Transfer
 from tests.fixtures import new_folder

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.replica import (
     CORRUPT_TRANSFERS_UNTIL_DIVERGED,
     OVERLAP_LIMIT_BYTES,
@@ -22,6 +21,7 @@ from rmqha.ha.slave.replica import (
     StartFrom,
 )
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.record import encode_blank
 from rmqha.wire.transfer import Transfer, TransferDecoder

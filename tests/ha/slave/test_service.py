@@ -13,15 +13,15 @@ from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.logger import capturedLogs
 from zope.interface.verify import verifyObject
 
-from rmqha.events import Event
-from rmqha.exitcodes import ExitCode
 from rmqha.ha.slave.contact import seconds_of
 from rmqha.ha.slave.protocol import IConnectionOwner
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.ha.slave.service import OnGap
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.remoting.protocol import RemotingError
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.exitcodes import ExitCode
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops.doctor.checks import CHECKS, examine, has_failed
 from rmqha.ops.doctor.facts import Facts, HeldSlot, Host, Judgement, NameServer, OpenFiles, Store, clock_ahead
 from rmqha.ops.doctor.findings import Verdict

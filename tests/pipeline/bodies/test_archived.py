@@ -17,7 +17,7 @@ from rmqha.pipeline.jobs.manifest import archived_paths
 from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.jobs.tableformats import TableFormat
 from rmqha.pipeline.views import view_reader, view_schema
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.testing.records import make_record
 from tests.pipeline.lake import options_of
 from tests.pipeline.microbatches import Query

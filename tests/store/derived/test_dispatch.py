@@ -790,7 +790,7 @@ SLICES = """
 import sys
 from pathlib import Path
 from twisted.internet.task import Clock
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.record import Record
 

@@ -18,7 +18,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.derived.geometry import Geometry, IndexContent, UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import IndexedKey, KeyIndex, index_paths
 from rmqha.store.messagestore import MessageStore

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.steps import at_once
+from rmqha.kit.steps import at_once
 from rmqha.store.derived.geometry import Geometry
 from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, KeyIndex, index_paths, read_entries
 from rmqha.store.errors import StoreError

@@ -7,7 +7,7 @@ from pathlib import Path
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import make_settings
+from rmqha.settings.settings import make_settings
 from rmqha.store.derived import queuetable
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore

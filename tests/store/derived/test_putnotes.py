@@ -10,7 +10,7 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.derived import putnotes
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request
 from rmqha.store.derived.putnotes import PutNote, PutNotes

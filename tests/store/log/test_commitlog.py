@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from rmqha.interfaces import ICommitLog
 from rmqha.store.errors import StoreError
+from rmqha.store.interfaces import ICommitLog
 from rmqha.store.log import mappedfile
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import MAX_OPEN_FILES, Disk, MappedFile, list_segments

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import OS_PAGE_SIZE, CheckpointFile, Flusher

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import Settings, make_settings
+from rmqha.settings.settings import Settings, make_settings
 from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.messagestore import ABORT_FILE, examine_store
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rmqha.cli import main
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.verify import verify, verify_queues
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.log.mappedfile import Disk, PagesRead
 from rmqha.store.message import Message
 from rmqha.store.nodestate import state_path

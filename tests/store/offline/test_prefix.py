@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import Settings, make_settings
+from rmqha.settings.settings import Settings, make_settings
 from rmqha.store.derived.derived import MARK_FILE
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.errors import NoStore, StoreError

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.exitcodes import ExitCode
-from rmqha.settings import BrokerRole
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.settings.settings import BrokerRole
 from rmqha.store.epochs import Epoch, add_epoch, promoted_role, read_epochs
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import Disk

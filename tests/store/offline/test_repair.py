@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import Settings
+from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log import mappedfile
 from rmqha.store.log.commitlog import CommitLog

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.settings import BrokerRole, Settings, make_settings
+from rmqha.settings.settings import BrokerRole, Settings, make_settings
 from rmqha.store.derived.derived import note_dispatched_until
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.replacing import remove_retired, retire_derived

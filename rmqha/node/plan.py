@@ -1,0 +1,103 @@
+"""What a node is configured to be: its settings, and what only the command line gives."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from twisted.internet.interfaces import IStreamClientEndpoint
+
+from rmqha.acl.files import AclFiles
+from rmqha.broker.background.outerapi import FindMachines, find_no_machines
+from rmqha.broker.background.slavesync import Connect
+from rmqha.broker.service import NameServers, connect_nowhere
+from rmqha.failover.member import Promise
+from rmqha.ha.admission.allowlist import AllowList
+from rmqha.ha.master.leadership import Leadership
+from rmqha.ha.slave.service import SlaveOptions
+from rmqha.net.tls.endpoints import ServerTLS
+from rmqha.node.rereading import Sources
+from rmqha.ops.cleaning import Hold
+from rmqha.ops.listening import HttpPort
+from rmqha.ops.logs import NodeLogObserver, SyslogObserver
+from rmqha.settings.settings import BrokerRole, Settings, as_master
+from rmqha.wire.command import Sign
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a node is in its failover cluster now. A leader has ``leadership``. ``epoch`` is 0 before the first.
+
+    ``promise`` answers the leader's request not to try for the lead. ``facts`` are for state.json and pages, with the
+    number of changes of the leader that it is called with. With ``has_id`` the coordinator has given the node its
+    brokerId. ``leader`` leads to the leader's HA port before the store is open for the first time.
+    """
+
+    promise: Callable[[Promise], bool]
+    facts: Callable[[int], dict[str, Any]]
+    epoch: int = 0
+    leadership: Leadership | None = None
+    has_id: bool = True
+    leader: IStreamClientEndpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """The configuration of a node: its settings, and what only the command line gives.
+
+    ``master`` and ``master_remoting`` are a slave's endpoints of its master. Both are None if name servers give the
+    address, and ``master_remoting`` is None if the master has no remoting port. ``master_address`` is the address of
+    ``master_remoting``. ``connect`` makes endpoints from addresses. ``tls`` is for our ports; None leaves them plain.
+    ``allow_list`` limits the slaves; None allows all. The node registers with ``name_servers``, and runs a name server
+    at ``embedded_port`` if that is not None, and answers HTTP at ``http`` if that is not None. ``observer`` writes the
+    node's log events; None leaves that to twistd. ``sources`` are read again after SIGHUP. A node that manages its
+    process handles signals. ``sign`` signs the node's requests; None leaves them unsigned. ``acl`` are the files of the
+    accounts that the remoting ports serve; None serves all. ``is_promoted`` says that it is a master because its store
+    was promoted. ``member`` is for a member of a failover cluster: it follows the leader that its coordinator names.
+    ``addresses`` has those of our own names that were looked up. ``find_machines`` looks up a name server's name.
+    """
+
+    settings: Settings
+    slave: SlaveOptions = SlaveOptions()
+    master: IStreamClientEndpoint | None = None
+    master_remoting: IStreamClientEndpoint | None = None
+    master_address: str | None = None
+    connect: Connect = connect_nowhere
+    bind_address: str = ""
+    hold: Hold = Hold()
+    tls: ServerTLS | None = None
+    allow_list: AllowList | None = None
+    name_servers: NameServers = ()
+    embedded_port: int | None = None
+    http: HttpPort | None = None
+    observer: NodeLogObserver | SyslogObserver | None = None
+    manages_process: bool = False
+    sources: Sources | None = None
+    sign: Sign | None = None
+    acl: AclFiles | None = None
+    is_promoted: bool = False
+    member: Membership | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    find_machines: FindMachines = find_no_machines
+
+    def registering_with(self, addresses: Sequence[str]) -> "NodePlan":
+        """The plan of the same node with these name servers, or with its own if there are none. Raises ValueError."""
+        if not addresses:
+            return self
+        return replace(self, name_servers=[(address, self.connect(address)) for address in addresses])
+
+    @property
+    def is_found_by_nobody(self) -> bool:
+        """Whether clients cannot find it, although it has taken the place of a master: no name server knows it."""
+        return self.is_promoted and not self.name_servers and self.embedded_port is None
+
+    def as_master(self, role: BrokerRole) -> "NodePlan":
+        """The plan of the same node as a master."""
+        return replace(
+            self,
+            settings=as_master(self.settings, role),
+            slave=SlaveOptions(),
+            master=None,
+            master_remoting=None,
+            master_address=None,
+            is_promoted=True,
+        )

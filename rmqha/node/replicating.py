@@ -1,0 +1,324 @@
+"""The part of a node that keeps and replicates its log. ``Node`` and the simulator both make it here.
+
+``StoreOpening`` opens the store, and repairs it before if need be. ``Replicating`` then makes the services that use it.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from rmqha.ha.admission.allowlist import SlaveCheck
+from rmqha.ha.master.leadership import Leadership
+from rmqha.ha.master.serving import LogServing, confirmed_offset
+from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
+from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
+from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.events import Event
+from rmqha.kit.exitcodes import ExitCode
+from rmqha.ops.statefile import StateFileService
+from rmqha.ops.terminalbar import Place
+from rmqha.settings.settings import BrokerRole, FlushDiskType, ReadUpTo, Settings, as_master
+from rmqha.store.epochs import promoted_role
+from rmqha.store.errors import StoreError
+from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.log.recovery import Examination, LogDamaged
+from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.fork import Fork
+from rmqha.store.offline.promote import PROMOTED, Promotion, Reason, promote_open_store
+from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
+from rmqha.store.offline.rewind import Rewound, rewind
+from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
+
+REWIND_PAUSE_SECONDS = 60.0
+"""After an attempt to rewind. The slave reconnects meanwhile, and stays AHEAD or DIVERGED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a node runs on.
+
+    ``run_in_thread`` runs a function in the thread that waits for the disk. ``disk_failed`` is called with the error
+    when the disk refuses.
+    """
+
+    clock: IReactorTime
+    run_in_thread: Callable[[Callable[[], Any]], Deferred[Any]]
+    disk_failed: Callable[[Failure], None]
+    disk: Disk = DISK
+    now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+
+
+class CannotRepair(StoreError):
+    """A slave's log is damaged, and its master cannot help."""
+
+    def __init__(self, damaged: LogDamaged, reason: Exception) -> None:
+        unreachable = isinstance(reason, SourceUnreachable)
+        self.exit_code = ExitCode.CANNOT_CONNECT if unreachable else ExitCode.CORRUPT
+        super().__init__(f"{damaged}; its master cannot repair it: {reason}")
+
+
+class StoreOpening:
+    """Opens a node's store in a thread. A slave first fetches what is damaged in its log from its master."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        settings: Settings,
+        machine: Machine,
+        way_to_master: Callable[[], IStreamClientEndpoint | None] = lambda: None,
+        once: bool = False,
+        known_log: Examination | None = None,
+    ) -> None:
+        """``way_to_master`` is asked when there is damage. With ``once`` a repair gives up after a few attempts.
+
+        ``known_log`` is the end of a log that this process has just closed: see ``Opening``.
+        """
+        self._settings = settings
+        self._machine = machine
+        self._way_to_master = way_to_master
+        self._once = once
+        self._opening = Opening(machine.clock.seconds, known_log, reporting=self._reached)
+        self._place: tuple[OpeningPhase, int, int] | None = None
+        self._repairing: Deferred[list[Mended]] | None = None
+
+    async def run(self) -> MessageStore:
+        """The open store. Meanwhile the reactor answers signals.
+
+        Raises OpeningStopped, CannotRepair for a slave, LogDamaged for a master, StoreError, OSError.
+        """
+        machine = self._machine
+        opening = partial(MessageStore, self._settings, self._opening, disk=machine.disk, now_ms=machine.now_ms)
+        store: MessageStore
+        try:
+            store = await machine.run_in_thread(opening)
+        except LogDamaged as damaged:
+            await self._repair(damaged)
+            store = await machine.run_in_thread(opening)
+        return store
+
+    async def _repair(self, damaged: LogDamaged) -> None:
+        """Recovery must not go on with the log as it is: fetch the bad bytes from the master again, once.
+
+        Raises LogDamaged if there is no master, CannotRepair, OpeningStopped, StoreError, OSError.
+        """
+        machine, master = self._machine, self._way_to_master()
+        if master is None:
+            raise damaged
+        self._log.error(
+            "REPAIRING from the master: {damage}", event=Event.LOG_REPAIR_STARTED, damage=str(damaged.damage)
+        )
+        await machine.run_in_thread(self._note_repairing)
+        repair = SelfRepair(
+            partial(StoreRepair, self._settings, disk=machine.disk),
+            master,
+            machine.clock,
+            machine.run_in_thread,
+            most_attempts=ONCE_CONNECT_ATTEMPTS if self._once else None,
+        )
+        self._repairing = Deferred.fromCoroutine(repair.run())
+        try:
+            done = await self._repairing
+            self._repairing = None
+        except CancelledError:
+            raise OpeningStopped("the node is to stop before its log is repaired") from None
+        except (RepairError, SourceUnreachable) as error:
+            raise CannotRepair(damaged, error) from error
+        self._log.info(
+            "{count} bad stretches are repaired; opening the store", event=Event.LOG_REPAIR_DONE, count=len(done)
+        )
+
+    def _note_repairing(self) -> None:
+        """Tell readers of state.json what keeps the store from being opened. Raises StoreError, OSError."""
+        root, disk = self._settings.store_path_root_dir, self._machine.disk
+        known = NodeState.read(root, disk) or NodeState.new()
+        role = self._settings.broker_role.value
+        replace(known, role=role, state=ReplicaState.REPAIRING.name, peers=()).write(root, disk)
+
+    @property
+    def progress(self) -> str | None:
+        """How far the opening is, in a few words; None if that is not known yet."""
+        return "repairing the log from the master" if self._repairing is not None else self._opening.progress
+
+    def stop(self) -> None:
+        """Give up: ``run`` raises OpeningStopped as soon as it can."""
+        self._opening.stop()
+        if self._repairing is not None and not self._repairing.called:
+            self._repairing.cancel()
+
+    def _reached(self, phase: OpeningPhase, done: int, total: int) -> None:
+        """In the thread that opens the store."""
+        self._place = phase, done, total
+
+    @property
+    def state_name(self) -> str | None:
+        """What the opening does, as state.json names it; None before its first step."""
+        if self._repairing is not None and not self._repairing.called:
+            return ReplicaState.REPAIRING.name
+        return None if self._place is None else self._place[0].name
+
+    @property
+    def place(self) -> Place | None:
+        """How far the opening has come, in bytes of the log; None if that is not known."""
+        if self._place is None or self.state_name == ReplicaState.REPAIRING.name:
+            return None
+        phase, done, total = self._place
+        return Place(phase.value, done, total, start=0)
+
+
+class Replicating:
+    """The services of a node that keep its log and copy it: made here, started and stopped by their owner.
+
+    ``flusher`` and the dispatch of the store run already. ``serving``, ``slave`` and ``state_file`` are None until they
+    are made.
+    """
+
+    def __init__(self, store: MessageStore, settings: Settings, machine: Machine) -> None:
+        self._store = store
+        self._settings = settings
+        self._machine = machine
+        if settings.read_up_to is ReadUpTo.CONFIRMED:
+            store.limit_reads(machine.clock)
+        else:
+            store.lift_read_limit()
+        self.flusher = store.start_flushing(machine.clock, machine.run_in_thread, machine.disk_failed)
+        store.start_dispatching(machine.clock, machine.disk_failed)
+        self.serving: LogServing | None = None
+        self.slave: HASlaveService | None = None
+        self.state_file: StateFileService | None = None
+
+    def serve_slaves(
+        self, check: SlaveCheck, max_connections: int | None = None, leadership: Leadership | None = None
+    ) -> LogServing:
+        """Make what serves the log on the HA port.
+
+        ``max_connections`` is how many the process can have open, None for no limit. ``leadership`` is that of the
+        leader of a failover cluster.
+        """
+        clock = self._machine.clock
+        self.serving = LogServing(self._store, self._settings, clock, check, max_connections, leadership)
+        if self._store.read_limit is not None and self._settings.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            self.flusher.subscribe(self.serving.log_flushed)
+        return self.serving
+
+    def follow(
+        self,
+        options: SlaveOptions,
+        master: MasterAccess,
+        finished: Callable[[ExitCode, str], None],
+        in_state: Callable[[ReplicaState], None] = lambda _: None,
+        rewind: Callable[[], bool] = lambda: False,
+    ) -> HASlaveService:
+        """Make what copies the master's log. ``finished``, ``in_state`` and ``rewind`` are those of SlaveHooks.
+
+        A member of a failover cluster compares all that is not confirmed with the leader's log: another leader may have
+        put it, or this node itself.
+        """
+        if options.hello and self._store.read_limit is not None:
+            self._store.doubt_from(self._store.read_limit.offset)
+
+        def changed(state: ReplicaState) -> None:
+            if self.state_file is not None:  # its readers learn of the change as soon as readers of the log do
+                self.state_file.write_soon()
+            in_state(state)
+
+        def state_written() -> Deferred[None]:
+            return succeed(None) if self.state_file is None else self.state_file.written()
+
+        hooks = SlaveHooks(
+            finished,
+            self._machine.disk_failed,
+            changed,
+            queues_behind=lambda: self._store.derived.dispatcher.behind_bytes,
+            wall_clock=lambda: self._machine.now_ms() / 1000,
+            rewind=rewind,
+            state_written=state_written,
+        )
+        self.slave = HASlaveService(self._store, self.flusher, options, master, hooks, self._machine.clock)
+        return self.slave
+
+    def keep_state(self, current: Callable[[], NodeState]) -> StateFileService:
+        """Make what writes the node's state into state.json."""
+        machine = self._machine
+        self.state_file = StateFileService(
+            self._store.root, current, machine.clock, machine.run_in_thread, machine.disk_failed, machine.disk
+        )
+        return self.state_file
+
+
+def role_to_run(settings: Settings, disk: Disk = DISK) -> Settings:
+    """The settings, with the role of the master that a promotion has made of this store, although they say slave.
+
+    Raises StoreError, OSError.
+    """
+    role = promoted_role(settings.store_path_root_dir, disk)
+    if role is None or settings.broker_role is not BrokerRole.SLAVE:
+        return settings
+    return as_master(settings, BrokerRole(role))
+
+
+async def reopen_as_master(
+    store: MessageStore,
+    close: Callable[[], Awaitable[None]],
+    opening: Callable[[Examination], StoreOpening],
+    role: BrokerRole,
+    before: NodeState,
+    machine: Machine,
+    reason: Reason = PROMOTED,
+) -> tuple[MessageStore, Promotion]:
+    """Promote the store of a running slave, whose services have stopped. Returns it, open as a master's.
+
+    ``close`` closes the store cleanly. ``opening`` then opens it with a master's settings. ``before`` is the slave's
+    last state. Raises StoreError, OSError. After a failure the disk has a slave's store, or a promoted one.
+    """
+    known = store.known_log()
+    await close()
+    opened = await opening(known).run()
+    promoting = partial(promote_open_store, opened, role, machine.now_ms(), before, reason)
+    try:
+        promotion: Promotion = await machine.run_in_thread(promoting)
+    except (StoreError, OSError):
+        opened.abandon()
+        raise
+    return opened, promotion
+
+
+async def rewind_slave(
+    settings: Settings,
+    find_fork: Callable[[], Awaitable[Fork | None]],
+    close: Callable[[], Awaitable[None]],
+    machine: Machine,
+) -> tuple[Fork, Rewound] | None:
+    """Cut the log of a running slave, whose services have stopped, back to where it and its master's part.
+
+    ``find_fork`` returns None if that place is not known, and ``close`` closes the store cleanly. Returns None if
+    nothing was cut. The store is closed then. Raises StoreError, OSError.
+    """
+    fork = await find_fork()
+    await close()
+    if fork is None or fork.offset >= fork.our_end:
+        return None
+    done: Rewound = await machine.run_in_thread(partial(rewind, settings, fork.offset, machine.disk))
+    return fork, done
+
+
+def state_of_log(store: MessageStore, settings: Settings, serving: LogServing | None) -> NodeState:
+    """The node's role, its log's offsets, and what its store knows of it: a part of state.json."""
+    offsets = store.offsets(confirmed_offset(store, settings, serving))
+    limit = None if store.read_limit is None or store.read_limit.is_lifted else store.read_limit.offset
+    return replace(
+        store.node_state,
+        role=settings.broker_role.value,
+        offsets=offsets,
+        read_limit=limit,
+        dispatched=store.derived.dispatcher.written_until,
+        delay_levels=str(settings.message_delay_level),
+    )

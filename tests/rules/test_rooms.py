@@ -1,0 +1,68 @@
+"""The rooms of ``rmqha`` are what ARCHITECTURE.md draws and import-linter checks, and the tests mirror them."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from tests.rules.rooms import floors_of, modules_of, rooms_of
+
+ROOT = Path(__file__).parents[2]
+ROOT_MODULES = {"__init__.py", "namesrv_tap.py", "tap.py"}
+"""What stands at the root: twistd names the other two. More than four would be a corridor again."""
+MAX_FLOORS = 12
+OTHER_TESTS = {
+    "attacks",
+    "chaos",
+    "data",
+    "faults",
+    "fuzz",
+    "interop",
+    "packaging",
+    "pages",
+    "peer",
+    "rules",
+    "stories",
+    "upgrade",
+}
+"""The folders of tests that are not rooms of ``rmqha``: each crosses rooms."""
+
+
+def layers() -> list[list[str]]:
+    """The floors of import-linter's contract, the ground floor first."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["rmqha"])
+    return [sorted(layer.split(" | ")) for layer in reversed(layers)]
+
+
+def drawn() -> list[list[str]]:
+    """The floors that ARCHITECTURE.md draws, the ground floor first."""
+    text = (ROOT / "ARCHITECTURE.md").read_text().partition("## Rooms")[2].partition("```text\n")[2].partition("```")[0]
+    floors: list[list[str]] = []
+    for number, names in re.findall(r"^( ?\d+)?\s+(\w+(?:, \w+)*)  ", text, re.MULTILINE):
+        if number:
+            floors.append([])
+        floors[-1] += names.split(", ")
+    return [sorted(floor) for floor in reversed(floors)]
+
+
+def test_the_contract_and_the_picture_are_what_the_code_has() -> None:
+    floors = floors_of(rooms_of(modules_of("rmqha"), "rmqha"))
+    assert floors == layers()
+    assert floors == drawn()
+    assert len(floors) <= MAX_FLOORS
+
+
+def test_the_root_has_doors_only() -> None:
+    assert {path.name for path in (ROOT / "rmqha").glob("*.py")} == ROOT_MODULES
+
+
+def test_tests_are_in_the_room_that_they_test() -> None:
+    """A folder of tests has the name of a room, or of a part of it; what crosses rooms has a folder of its own."""
+    folders = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("test_*.py")}
+    strange = {
+        str(folder)
+        for folder in folders
+        if folder.parts and folder.parts[0] not in OTHER_TESTS and not (ROOT / "rmqha" / folder).is_dir()
+    }
+    assert strange == set()
+    assert {path.name for path in (ROOT / "tests").glob("test_*.py")} == {"test_namesrv_tap.py", "test_tap.py"}
