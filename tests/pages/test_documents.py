@@ -27,7 +27,7 @@ TERSE = re.compile(
 DENSE = ("docs/spec", "docs/faults.md")
 """What TERSE is for: pages of facts, where every sentence counts."""
 PLAIN = (
-    *("README.md", "ARCHITECTURE.md", "SECURITY.md", "docs"),
+    *("README.md", "NEWS.md", "ARCHITECTURE.md", "SECURITY.md", "docs"),
     *("rmqha/broker", "rmqha/cli", "rmqha/client", "rmqha/ha", "rmqha/kit", "rmqha/namesrv", "rmqha/net", "rmqha/node"),
     *("rmqha/ops", "rmqha/pipeline", "rmqha/remoting", "rmqha/settings", "rmqha/store", "rmqha/web", "rmqha/wire"),
     *(f"rmqha/{path.name}" for path in (ROOT / "rmqha").glob("*.py")),
