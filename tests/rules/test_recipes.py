@@ -96,30 +96,35 @@ def codes_of(surface: Surface) -> list[RequestCode]:
     return [row.what for row in ROWS if row.surface is surface and isinstance(row.what, RequestCode)]
 
 
+def check(missing: list[str]) -> None:
+    """Fail with all that is missing."""
+    assert not missing, "\n".join(missing)
+
+
 def test_each_setting_is_read() -> None:
     names = {field.name for field in fields(Settings)} - ONLY_REFUSED
-    assert unread_settings(names, "\n".join(sources("rmqha").values())) == []
+    check(unread_settings(names, "\n".join(sources("rmqha").values())))
 
 
 def test_each_metric_is_written() -> None:
     text = all_but("rmqha/web/catalogue.py", sources("rmqha/web"))
-    assert unwritten_metrics([metric.name for metric in NODE], text, "rmqha/web/nodemetrics.py") == []
-    assert unwritten_metrics([metric.name for metric in NAME_SERVER], text, "rmqha/web/namesrvweb.py") == []
+    check(unwritten_metrics([metric.name for metric in NODE], text, "rmqha/web/nodemetrics.py"))
+    check(unwritten_metrics([metric.name for metric in NAME_SERVER], text, "rmqha/web/namesrvweb.py"))
 
 
 def test_each_command_is_known_and_tried() -> None:
-    assert unknown_commands(sources("rmqha/cli"), MODULES) == []
-    assert untried_commands(MODULES, "\n".join(sources("tests").values())) == []
+    check(unknown_commands(sources("rmqha/cli"), MODULES))
+    check(untried_commands(MODULES, "\n".join(sources("tests").values())))
 
 
 def test_each_request_has_a_worst() -> None:
     of_brokers = [code for code in codes_of(Surface.BROKER) if code not in ACCOUNT_CODES]
-    assert without_worst(of_brokers, OF_A_BROKER) == []
-    assert without_worst(codes_of(Surface.NAME_SERVER), OF_A_NAME_SERVER) == []
+    check(without_worst(of_brokers, OF_A_BROKER))
+    check(without_worst(codes_of(Surface.NAME_SERVER), OF_A_NAME_SERVER))
 
 
 def test_each_column_is_decoded() -> None:
-    assert undecoded_columns(COLUMNS, {*FIELD_AT, *SPECIAL_COLUMNS, *PROPERTY_COLUMNS}) == []
+    check(undecoded_columns(COLUMNS, {*FIELD_AT, *SPECIAL_COLUMNS, *PROPERTY_COLUMNS}))
 
 
 def test_a_half_made_change_is_found() -> None:
