@@ -318,9 +318,7 @@ def test_pictures_are_small_and_shown() -> None:
     assert [path.name for path in pictures if f"(images/{path.name})" not in pages] == []
 
 
-@pytest.mark.parametrize(
-    "name", sorted(path.stem for path in (ROOT / "docs" / "make").glob("*.py") if path.stem != "screenshots")
-)
-def test_a_page_made_from_the_code_is_what_the_code_says(name: str) -> None:
-    made = runpy.run_path(str(ROOT / "docs" / "make" / f"{name}.py"))
-    assert (ROOT / "docs" / f"{name}.md").read_text() == made["page"](), f"run: python docs/make/{name}.py"
+@pytest.mark.parametrize("maker", runpy.run_path(str(ROOT / "docs" / "make"))["MAKERS"], ids=lambda maker: maker.stem)
+def test_a_page_made_from_the_code_is_what_the_code_says(maker: Path) -> None:
+    made = runpy.run_path(str(maker))
+    assert made["PAGE"].read_text() == made["page"](), "the page is not what the code says: run make pages"

@@ -21,7 +21,7 @@ from rmqha.coordination.address import read_login
 from rmqha.coordination.witness.journal import Journal
 from rmqha.failover.knownfile import read_known
 from rmqha.pipeline.jobs.manifest import Archive, archived_paths
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.settings.settings import BrokerRole, make_settings, read_properties
 from rmqha.store.keptsettings import read_kept_settings
 from rmqha.store.nodestate import NodeState

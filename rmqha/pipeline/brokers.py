@@ -15,9 +15,9 @@ import orjson
 
 from rmqha.acl.credentials import make_signer
 from rmqha.acl.yamlfile import AclFileError
+from rmqha.pipeline.address import NetworkAddress, Place, RemoteLog, address_text, parse_address
 from rmqha.pipeline.boundaries import start_before
-from rmqha.pipeline.errors import DataLossError, OptionError
-from rmqha.pipeline.network.address import NetworkAddress, Place, RemoteLog, address_text, parse_address
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.network.asking import (
     NodeFacts,
     ask_brokers,
@@ -28,8 +28,9 @@ from rmqha.pipeline.network.asking import (
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.segment import NoNodeLeft
 from rmqha.pipeline.options import Boundaries, Options
-from rmqha.pipeline.plan import LogFile, LogPlan
-from rmqha.pipeline.segments import Split
+from rmqha.pipeline.plan import LogPlan, open_log
+from rmqha.store.errors import DataLossError
+from rmqha.store.log.splits import LogFile, Split
 from rmqha.store.nodestate import NodeState
 
 log = logging.getLogger(__name__)
@@ -290,12 +291,14 @@ def check_offsets(options: Options, plans: Sequence[LogPlan]) -> None:
 
 
 def open_logs(options: Options) -> list[LogPlan]:
-    """The logs of all brokers of ``options.path``, as they are now. Raises StoreError, OSError, OptionError."""
-    return Brokers(options).plans({})
+    """The log of ``options.path``, or those of all its brokers, as they are now. Raises StoreError, OSError,
+    OptionError.
+    """
+    return Brokers(options).plans({}) if options.is_remote else [open_log(options)]
 
 
 def open_one(options: Options) -> LogPlan:
-    """The log of the only broker of ``options.path``. Raises StoreError, OSError, OptionError."""
+    """The log of ``options.path``, or that of its only broker. Raises StoreError, OSError, OptionError."""
     plans = open_logs(options)
     if len(plans) != 1:
         names = ", ".join(plan.name for plan in plans) or "none"
