@@ -30,20 +30,13 @@ from rmqha.testing.nodes import NameServerNode, TwistdNode
 from tests.failover.cluster import running_cluster
 from tests.pipeline.lake import rows_of
 from tests.pipeline.tables import table_offsets
+from tests.upgrade.conftest import FROZEN
 from tests.upgrade.freeze import CLEAN, EXPECTED, PACKAGE, STORES, UNCLEAN, facts_of
 from tests.waiting import wait_until
 
-FROZEN = Path(__file__).parents[1] / "data" / "frozen"
 KNOWN: dict[str, Any] = json.loads((FROZEN / EXPECTED).read_text("utf-8"))
 STORE_NAMES = sorted(KNOWN["stores"])
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
-
-
-@pytest.fixture
-def frozen(tmp_path: Path) -> Path:
-    """All of it, to be changed at will."""
-    unpack(FROZEN / STORES, tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")
