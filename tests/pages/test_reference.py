@@ -28,7 +28,7 @@ from rmqha.ops.doctor.findings import Verdict
 from rmqha.ops.status import KILLED, UNKNOWN
 from rmqha.pipeline import schema
 from rmqha.pipeline.options import KNOWN, View
-from rmqha.pipeline.sqltypes import sql_type
+from rmqha.pipeline.sqltypes import STRING_MAP, sql_type
 from rmqha.settings.settings import Settings
 from rmqha.store.message import PutMessageStatus
 from rmqha.tap import Options as NodeOptions
@@ -243,7 +243,7 @@ def test_entries_are_found() -> None:
 def test_the_types_of_columns_are_those_of_the_code() -> None:
     text = (ROOT / "docs" / "spark.md").read_text().partition("\n### Columns\n")[2].partition("\n##")[0]
     shown = {name: kind.strip("` ") for name, kind in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE)}
-    types = {**schema.COLUMNS, **schema.BROKER_COLUMNS, **schema.PROOF_COLUMNS, "properties": schema.STRING_MAP}
+    types = {**schema.COLUMNS, **schema.BROKER_COLUMNS, **schema.PROOF_COLUMNS, "properties": STRING_MAP}
     assert {name: shown[name] for name in types} == {name: sql_type(kind) for name, kind in types.items()}
 
 
