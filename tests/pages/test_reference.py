@@ -27,6 +27,7 @@ from rmqha.ops.doctor.checks import CHECKS
 from rmqha.ops.doctor.findings import Verdict
 from rmqha.ops.status import KILLED, UNKNOWN
 from rmqha.pipeline import schema
+from rmqha.pipeline.bodies.formats import Format
 from rmqha.pipeline.options import KNOWN, View
 from rmqha.pipeline.sqltypes import sql_type
 from rmqha.settings.settings import Settings
@@ -37,6 +38,7 @@ from rmqha.web.catalogue import NAME_SERVER, NODE
 from rmqha.web.nodefacts import STATES
 from rmqha.wire.command import RequestCode
 from tests.pages.pages import PAGES, ROOT
+from tests.pages.test_runbook import SOURCES_OF_WARNINGS
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 VARIABLE = re.compile(r"\bRMQHA_[A-Z_]+")
@@ -86,6 +88,11 @@ def errors() -> set[str]:
     return found - {"ClientError", "MQClientError", "RetryLater"}
 
 
+def warnings() -> set[str]:
+    """What `rmqha status` may warn of: phrases of the sentences."""
+    return {phrase for phrases in SOURCES_OF_WARNINGS.values() for phrase in phrases}
+
+
 def alerts() -> set[str]:
     return set(re.findall(r"- alert: (\w+)", (ROOT / "ops" / "alerts.yml").read_text()))
 
@@ -119,6 +126,7 @@ KINDS = (
     Kind("environment variable", "commands", frozenset(variables()), ("variable",)),
     Kind("state of a slave or member", "states", frozenset({*STATES_OF_SLAVES, *FailoverState.__members__})),
     Kind("other state", "runbook", frozenset({*STATES, KILLED, UNKNOWN} - STATES_OF_SLAVES - {"NEW"})),
+    Kind("warning", "runbook", frozenset(warnings()), ("warning",)),
     Kind("result of a put", "operating", frozenset(PutMessageStatus.__members__), ("result",)),
     Kind(
         "request code of ours",
@@ -131,6 +139,7 @@ KINDS = (
     Kind("verdict of doctor", "checks", frozenset(Verdict.__members__), ("verdict",)),
     Kind("view", "spark", frozenset(view.value for view in View), ("view",)),
     Kind("option of Spark", "spark", frozenset(KNOWN) - {"path"}, ("option",)),
+    Kind("format of bodies", "spark", frozenset(each.value for each in Format), ("format",)),
     Kind("column", "spark", frozenset(columns()), ("column",)),
     Kind("error of the client", "client", frozenset(errors()), ("error",)),
 )
