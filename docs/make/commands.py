@@ -1,4 +1,4 @@
-"""Lists commands, options, exit codes in docs/commands.md: ``python docs/make/commands.py`` writes it again."""
+"""Lists commands, options and exit codes in docs/commands.md: ``make pages``."""
 
 import inspect
 from collections.abc import Iterator
@@ -138,7 +138,3 @@ def _meaning(option: click.Option) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

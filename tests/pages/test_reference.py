@@ -27,10 +27,10 @@ from rmqha.ops.doctor.checks import CHECKS
 from rmqha.ops.doctor.findings import Verdict
 from rmqha.ops.status import KILLED, UNKNOWN
 from rmqha.pipeline import schema
-from rmqha.pipeline.bodies.formats import Format
+from rmqha.pipeline.bodyformats import Format
 from rmqha.pipeline.options import KNOWN, View
 from rmqha.pipeline.sqltypes import sql_type
-from rmqha.settings.settings import Settings
+from rmqha.settings.settings import SETTINGS
 from rmqha.store.message import PutMessageStatus
 from rmqha.tap import Options as NodeOptions
 from rmqha.web import health
@@ -117,7 +117,7 @@ class Kind:
 
 STATES_OF_SLAVES = {state.name for state in ReplicaState}
 KINDS = (
-    Kind("setting", "settings", frozenset(setting.metadata["key"] for setting in fields(Settings)), ("key", "setting")),
+    Kind("setting", "settings", frozenset(SETTINGS), ("key", "setting")),
     Kind("metric", "observability", frozenset(metric.name for metric in (*NODE, *NAME_SERVER)), ("metric",)),
     Kind("event", "events", frozenset(map(str, Event)), ("event",)),
     Kind("command", "commands", frozenset(name for name, _ in commands())),

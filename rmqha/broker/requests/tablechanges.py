@@ -18,14 +18,11 @@ from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.slavefields import AWAITED, DELETED, HOLD_MS, MIN_OFFSET
 
 MAX_HOLD_MS = 5_000
 MAX_HELD_QUESTIONS = 256
 """Further questions are answered at once."""
-TOPICS, GROUPS, DELETED, OFFSETS, MIN_OFFSET, HOLD_MS = "topics", "groups", "deleted", "offsets", "minOffset", "holdMs"
-"""The fields: the versions of four tables, where the log starts, and how long a question may be held."""
-AWAITED = (TOPICS, GROUPS, DELETED)
-"""The tables whose changes a question waits for. Consumer offsets change all the time."""
 
 
 class _Counted(NamedTuple):
