@@ -9,16 +9,21 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start Python some thousand times: 
 
 # One worker of pytest-xdist more than processors, because many tests wait for others, but at most four: one with Spark
 # and RocketMQ takes up to 4 GiB. Each takes whole files, in the order of tests/conftest.py: the tests of a file may
-# build on each other.
+# build on each other. Of all files with Spark there is one group, for one worker and one JVM.
 PYTEST := $(BIN)/python -m pytest --durations=25
 TESTS ?=  # of the unit tests only these files or folders
 WORKERS ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
-PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
+# Unit tests wait for nobody, and none has Spark.
+QUICKLY := --numprocesses=$(shell nproc) --dist=loadfile --no-loadscope-reorder
+# Two targets beside each other. What a target of checks says comes in one piece, when it ends.
+BESIDE := $(MAKE) --no-print-directory --jobs=2
+IN_ONE_PIECE := $(MAKE) --no-print-directory --output-sync=target
 
 # How much is tried. `make test` gives these to the tests; `make proofs` goes on for so many seconds.
 FEW_EXAMPLES := RMQHA_EXAMPLES=quick
-SIZES := $(FEW_EXAMPLES) RMQHA_SIM_SEEDS=0..199 RMQHA_FAILOVER_SEEDS=0..99 RMQHA_STORE_CASES=300
-CLUSTER_SEEDS ?= 2000..
+SIZES := $(FEW_EXAMPLES) RMQHA_SIM_SEEDS=0..199 RMQHA_FAILOVER_SEEDS=0..99 RMQHA_CLUSTER_SEEDS=0..199 RMQHA_STORE_CASES=300
+CLUSTER_SEEDS ?= 200..
 SIM_SECONDS ?= 300
 SIM_SEEDS ?= 200..
 FUZZ_SECONDS ?= 120
@@ -62,12 +67,26 @@ $(READY_FOR_DOCS): $(READY)
 demo: $(READY)  ## masters and slaves as twistd processes, killed; the proof that copies are identical; Spark SQL over them
 	$(BIN)/python examples/demo.py
 
-quick: lint types imports  ## what to run before each commit: checks, unit tests, 100 seeds of the simulator
-	$(FEW_EXAMPLES) $(PYTEST) $(PARALLEL) -m unit -q
-	$(BIN)/python -m rmqha.testing.sim --seeds 0..99 --jobs 2
+quick: $(READY)  ## before each commit: checks, the unit tests that the change can touch, 100 seeds of the simulator
+	@$(BESIDE) touched quick-checks
+	@echo "all quick checks passed"
 
-test: lint types imports docs unit trial-smoke wheel  ## all checks, and every test but the stories and the long forms
+quick-checks:
+	@$(IN_ONE_PIECE) lint imports types quick-sim
+
+quick-sim: $(READY)
+	$(BIN)/python -m rmqha.testing.sim --seeds 0..99
+
+touched: $(READY)  ## pytest: the unit tests that what differs from main can touch; TOUCHED=tests runs them all
+	@chosen=$$($(if $(TOUCHED),echo $(TOUCHED),$(BIN)/python -m tests.rules.touched)) && \
+		$(FEW_EXAMPLES) $(PYTEST) $(QUICKLY) -m unit -q $$chosen
+
+test: $(READY_FOR_DOCS) lint imports  ## all checks, and every test but the stories and the long forms
+	@$(BESIDE) unit checks
 	@echo "all checks passed"
+
+checks:
+	@$(IN_ONE_PIECE) types docs trial-smoke wheel
 
 proofs: $(PROOFS)  ## what takes long: stories, long forms of tests, more seeds and cases, more versions of RocketMQ, trial with coverage
 	@echo "all proofs passed"

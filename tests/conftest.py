@@ -1,13 +1,16 @@
-"""What each test costs, and what pytest does as trial does it."""
+"""What each test costs, which worker runs it, and what pytest does as trial does it."""
 
+import contextlib
+import gc
 import itertools
 import signal
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.trial import _synctest
 from twisted.trial.unittest import SynchronousTestCase
 
 import tests  # noqa: F401 - hypothesis's profile
@@ -21,6 +24,8 @@ FIXTURES = {"java": "spark", "java_class_path": "java", "scenarios": "process"}
 """The marker of a test that asks for a fixture: Spark's JVM, RocketMQ, nodes of ours."""
 FOLDERS = {"fuzz": "fuzz", "faults": "process"}
 """Below ``tests``: the marker of a test that has none, and no such fixture either."""
+SPARK = "spark"
+"""The fixture of Spark's session, and the group of its files: one worker of xdist runs them all, in one JVM."""
 STARTS_A_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 """The interpreter's audit events."""
 
@@ -41,6 +46,7 @@ def cost_of(markers: Collection[str], fixtures: Collection[str], folder: str) ->
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its cost before ``-m`` selects; under xdist, sort the files by their most expensive test."""
     first: dict[Path, int] = {}
+    with_spark = {item.path for item in items if SPARK in getattr(item, "fixturenames", ())}
     for item in items:
         cost = cost_of(
             {marker.name for marker in item.iter_markers()},
@@ -50,8 +56,35 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker(cost) is None:
             item.add_marker(cost)
         first[item.path] = min(COSTS.index(cost), first.get(item.path, len(COSTS)))
+        if item.path in with_spark and hasattr(config, "workerinput"):
+            item.add_marker(pytest.mark.xdist_group(SPARK))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: first[item.path])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist=loadgroup`` a worker gets whole files, and one of them gets all files with Spark."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Files(LoadGroupScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return str(super()._split_scope(nodeid)).partition("::")[0]
+
+    return Files(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is collected stays until the end: the collector of cycles need not look at it again after each few tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class _Audit:
@@ -100,3 +133,19 @@ def mktemp_outside_of_the_checkout(
 def pytest_configure() -> None:
     """Let SIGINT be what it usually is: a run in the background ignores it, and so would the processes of the tests."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    _synctest._setWarningRegistryToNone = _forget_warnings
+
+
+_known: dict[str, Any] = {}
+
+
+def _forget_warnings(modules: Mapping[str, Any]) -> None:
+    """What trial does before each test, for modules that are new. A registry that is None stays None.
+
+    Trial does it for all of some three thousand each time: that was a tenth of the time of all unit tests.
+    """
+    new = {name: module for name, module in list(modules.items()) if _known.get(name, _known) is not module}
+    _known.update(new)
+    for module in new.values():
+        with contextlib.suppress(Exception):  # whatever an odd module raises, as in trial
+            module.__warningregistry__ = None

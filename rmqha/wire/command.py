@@ -225,11 +225,11 @@ class RequestCode(IntEnum):
     TRIGGER_LITE_DISPATCH = 200_079
     BATCH_ACK_MESSAGE = 200_151
     GET_CONFIRMED_OFFSET = 47_001
-    """Our own: what a master's slaves hold (spec/remoting.md 2.20)."""
+    """Our own: what a master's slaves hold (spec/remoting.md 2.23)."""
     PROMISE_TO_FOLLOW = 47_002
-    """Our own: a failover cluster's leader asks a member not to try for the lead (spec/remoting.md 2.21)."""
+    """Our own: a failover cluster's leader asks a member not to try for the lead (spec/remoting.md 2.24)."""
     AWAIT_TABLE_CHANGES = 47_010
-    """Our own: a slave asks whether topics, groups or deletions have changed (spec/remoting.md 2.22)."""
+    """Our own: a slave asks whether topics, groups or deletions have changed (spec/remoting.md 2.25)."""
 
 
 class ResponseCode(IntEnum):

@@ -3,6 +3,7 @@
 from base64 import b64decode, b64encode
 from hmac import digest
 
+import pytest
 from hypothesis import given
 from hypothesis.strategies import binary, dictionaries, sampled_from, text
 from twisted.internet.defer import Deferred, succeed
@@ -52,6 +53,7 @@ class SignatureTests(SynchronousTestCase):
         self.assertEqual(signed_content(fields, b"", 400), b"truekT")
 
     @given(binary(), binary(), text(min_size=7, max_size=80))
+    @pytest.mark.long
     def test_it_is_an_hmac(self, fields: bytes, body: bytes, secret: str) -> None:
         expected = b64encode(digest(secret.encode(), fields + body, "sha1"))
         self.assertEqual(SigningKey(secret).signature(fields, body), expected)

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -115,10 +116,16 @@ def test_nothing_has_two_rows(surface: Surface) -> None:
     assert len(rows(surface)) == len(names(surface))
 
 
+@cache
+def statements_of(path: str) -> list[ast.stmt]:
+    """Those of a module: many rows name a test of the same one."""
+    return ast.parse((ROOT / path).read_text()).body
+
+
 @pytest.mark.parametrize("test", sorted({row.test for row in ROWS}))
 def test_the_test_of_a_row_exists(test: str) -> None:
     path, *words = test.split("::")
-    found: list[ast.stmt] = ast.parse((ROOT / path).read_text()).body
+    found = statements_of(path)
     for word in words:
         (node,) = [each for each in found if isinstance(each, Node) and each.name == word]
         found = node.body

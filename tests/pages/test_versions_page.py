@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -27,6 +28,7 @@ def tables() -> list[list[list[str]]]:
     return [[rows[0], *rows[2:]] for rows in found]
 
 
+@cache
 def functions_of(file: str) -> dict[str, str]:
     """The source of each test function of a file."""
     text = (INTEROP / file).read_text()

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
@@ -131,6 +132,7 @@ def opened(store: Path) -> MessageStore:
 class GeneratedTests(SynchronousTestCase):
     @UNHURRIED
     @given(made=logs(), fill=st.binary(max_size=30), decompress=st.booleans())
+    @pytest.mark.long
     def test_the_restored_log_is_the_archived_one(
         self, made: tuple[list[Record], int], fill: bytes, decompress: bool
     ) -> None:
@@ -385,6 +387,7 @@ class RestoreTests(SynchronousTestCase):
             self.assertGreater(len(table), 1, number)
         restored(self.lake, self.output)
 
+    @pytest.mark.long
     def test_a_restore_that_dies_anywhere_leaves_the_old_or_the_new(self) -> None:
         self.archive()
         plan, steps = plan_restore(self.lake, Settings()), 0

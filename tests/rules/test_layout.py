@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -14,14 +15,23 @@ MAY_LOOP = {"rmqha/ha/master/protocol.py", "rmqha/ha/slave/protocol.py"}
 """Heartbeats, each of one connection, are LoopingCalls."""
 
 
+@cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Every class and every name in the package, each with the path of its module."""
+    paths = {str(path.relative_to(ROOT)): path for path in sorted((ROOT / "rmqha").rglob("*.py"))}
+    return [
+        (name, node)
+        for name, path in paths.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef | ast.Name)
+    ]
+
+
 def classes() -> Iterator[tuple[str, ast.ClassDef]]:
     """Every class of the package, with the path of its module; not those of the doubles for tests."""
-    for path in sorted((ROOT / "rmqha").rglob("*.py")):
-        name = str(path.relative_to(ROOT))
-        if not name.startswith("rmqha/testing/"):
-            yield from (
-                (name, node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
-            )
+    for name, node in nodes():
+        if isinstance(node, ast.ClassDef) and not name.startswith("rmqha/testing/"):
+            yield name, node
 
 
 def parameters_of(node: ast.ClassDef) -> int:
@@ -64,9 +74,6 @@ def test_services_are_found() -> None:
 def test_only_heartbeats_are_looping_calls() -> None:
     """Periodic work is a PeriodicService: it goes on after a call that failed, and its Deferred is not dropped."""
     users = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "rmqha").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Name) and node.id in ("LoopingCall", "TimerService")
+        name for name, node in nodes() if isinstance(node, ast.Name) and node.id in ("LoopingCall", "TimerService")
     }
     assert users == MAY_LOOP | {"rmqha/kit/services.py"}

@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -187,6 +188,7 @@ class BuildingTests(StoreTestCase):
 
     @given(st.integers(0, 4), st.booleans(), st.booleans())
     @hypothesis_settings(deadline=None, max_examples=examples(10))
+    @pytest.mark.long
     def test_a_stop_or_a_death_between_the_portions_is_no_matter(
         self, portions: int, dispatches: bool, dies: bool
     ) -> None:
@@ -241,6 +243,7 @@ class TableTests(SynchronousTestCase):
         table = DeletedTopicTable((Deletion("A", 10), Deletion("B", 20))).adding([Deletion("C", 30)], 10)
         self.assertEqual(table.deletions, (Deletion("B", 20), Deletion("C", 30)))
 
+    @pytest.mark.long
     def test_there_are_never_too_many(self) -> None:
         """Marks of topics that were deleted again go first, then the oldest."""
         many = [Deletion(f"T{number % 15_000}", number + 1) for number in range(MAX_MARKS)]

@@ -1,4 +1,4 @@
-"""Tells slaves what is confirmed, so that their consumers read no more than that (spec/remoting.md 2.20)."""
+"""Tells slaves what is confirmed, so that their consumers read no more than that (spec/remoting.md 2.23)."""
 
 from twisted.internet.defer import TimeoutError as WaitedInVain
 from twisted.internet.interfaces import IReactorTime

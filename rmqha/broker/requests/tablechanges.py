@@ -1,4 +1,4 @@
-"""Tells slaves of ours when topics, groups or deletions change, so that they copy them at once (spec/remoting.md 2.22).
+"""Tells slaves of ours when topics, groups or deletions change, so that they copy them at once (spec/remoting.md 2.25).
 
 A question is held until something changes, so an idle slave costs a small answer a second, and a change costs each
 slave one copy. A slave asks for the tables themselves as Java's do.

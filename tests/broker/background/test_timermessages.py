@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import succeed
@@ -478,6 +479,7 @@ class ModelTests(TimerMessagesTestCase):
 
     @settings(max_examples=examples(20), deadline=None)
     @given(st.lists(OPERATIONS, max_size=25))
+    @pytest.mark.long
     def test_all_come_and_once(self, operations: list[tuple[str, int]]) -> None:
         self.begin()
         due: dict[str, int] = {}

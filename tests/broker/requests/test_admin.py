@@ -72,9 +72,9 @@ class AdminTestCase(BrokerStoreTestCase):
     def now_ms(self) -> int:
         return NOW_MS + int(self.clock.seconds() * 1000)
 
-    def serve(self, is_slave: bool = False) -> None:
+    def serve(self, is_slave: bool = False, **properties: str) -> None:
         """Answer requests about a new store."""
-        self.open("SLAVE" if is_slave else "ASYNC_MASTER")
+        self.open("SLAVE" if is_slave else "ASYNC_MASTER", **properties)
         self.timer_check_point: TimerCheckPoint | None = None
         self.topics = TopicConfigManager(self.folder, self.settings, self.now_ms)
         self.groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
@@ -366,6 +366,7 @@ class ListTests(AdminTestCase):
                 self.assert_refused([self.peer.ask(code, body)], ResponseCode.SYSTEM_ERROR, reason)
 
     def test_where_too_many_are_new_the_answer_says_how_far_it_came(self) -> None:
+        self.serve(maxNewTopicsAtOncePerConnection="20")
         most = self.settings.max_new_topics_at_once_per_connection
         answer = self.change_topics(*({"topicName": f"T{at}"} for at in range(most + 5)))
         self.assertEqual(answer.code, ResponseCode.SYSTEM_BUSY)

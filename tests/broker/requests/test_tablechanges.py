@@ -1,4 +1,4 @@
-"""A master tells its slaves when tables have changed (spec/remoting.md 2.22)."""
+"""A master tells its slaves when tables have changed (spec/remoting.md 2.25)."""
 
 from twisted.internet.defer import execute
 

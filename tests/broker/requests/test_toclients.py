@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from twisted.internet.defer import execute
 
@@ -187,6 +188,7 @@ class ResetTests(ToClientsTestCase):
             answer.remark, "Consumer not online, so can not reset offset, Group: GOffline Topic: T Timestamp: 5"
         )
 
+    @pytest.mark.long
     def test_a_consumer_that_is_too_old_refuses_it_for_all(self) -> None:
         self.consume(3, 3)
         self.join("old", version=27)

@@ -734,6 +734,7 @@ class CheckTests(TransactionTestCase):
         self.reply(question, COMMIT)
         self.assertEqual((self.bodies("T", 3), self.check()), ([b"f"], []))
 
+    @pytest.mark.long
     def test_each_half_message_that_is_taken_can_be_put_again(self) -> None:
         self.serve(transactionCheckMax="99")
         self.start()
@@ -935,6 +936,7 @@ class RestartTests(TransactionTestCase):
         flushed[0].callback(None)
         self.assertEqual(self.offsets(), (1, 0))
 
+    @pytest.mark.long
     def test_a_promoted_slave_forgets_no_open_transaction_and_decides_no_ended_one_again(self) -> None:
         """Its log ends before a half message was put again, and before another one ended."""
         self.start()

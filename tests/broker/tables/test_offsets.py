@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute
@@ -154,6 +155,7 @@ class ConsumerOffsetTests(OffsetsTestCase):
         code=st.sampled_from(ALL_CODES),
         fields=any_header(["consumerGroup", "topic", "queueId", "commitOffset", "timestamp"]),
     )
+    @pytest.mark.long
     def test_whatever_a_request_says_it_is_answered(self, code: int, fields: dict[str, object]) -> None:
         self.put(b"1")
         answer = self.peer.ask(code, **fields)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import execute
@@ -115,6 +116,7 @@ class EqualTests(SynchronousTestCase):
         store.abandon()
 
     @given(st.lists(MESSAGES, max_size=4))
+    @pytest.mark.long
     def test_queues_index_and_arrivals_are_the_same(self, reads: Sequence[Sequence[Message]]) -> None:
         found = []
         for takes_notes in (True, False):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from click.testing import CliRunner
 
 from rmqha.cli import main
@@ -144,6 +145,7 @@ class MovingStoreTests(PutTestCase):
                 found = verify_queues(options, proof, lambda _: None)
             self.assertEqual((proof.problem, list(found.problems(self.root))), (None, []))
 
+    @pytest.mark.long
     def test_a_node_that_tells_each_time(self) -> None:
         self.check_all()
 
@@ -151,6 +153,7 @@ class MovingStoreTests(PutTestCase):
         self.is_told = False
         self.check_all()
 
+    @pytest.mark.long
     def test_a_node_that_deletes_expired_files(self) -> None:
         self.expires = True
         self.check_all()

@@ -6,6 +6,7 @@ A death at each step leaves a slave's store.
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -62,6 +63,7 @@ def assert_agrees(case: SynchronousTestCase, store: Path, settings: Settings, ma
 class GeneratedTests(SynchronousTestCase):
     @UNHURRIED
     @given(st.data())
+    @pytest.mark.long
     def test_queues_agree_with_the_log_that_is_left(self, data: st.DataObject) -> None:
         made = data.draw(logs())
         end = data.draw(st.sampled_from([message.end for message in made.messages]))
