@@ -9,11 +9,11 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start Python some thousand times: 
 
 # One worker of pytest-xdist more than processors, because many tests wait for others, but at most four: one with Spark
 # and RocketMQ takes up to 4 GiB. Each takes whole files, in the order of tests/conftest.py: the tests of a file may
-# build on each other. Of all files with Spark there is one group, for one worker and one JVM.
+# build on each other. One worker takes all files with Spark, with one JVM.
 PYTEST := $(BIN)/python -m pytest --durations=25
 TESTS ?=  # of the unit tests only these files or folders
 WORKERS ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
-PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Unit tests wait for nobody, and none has Spark.
 QUICKLY := --numprocesses=$(shell nproc) --dist=loadfile --no-loadscope-reorder
 # Two targets beside each other. What a target of checks says comes in one piece, when it ends.
