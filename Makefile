@@ -47,7 +47,7 @@ JAVA_SMOKE := $(addprefix tests/interop/test_,$(OUR_SLAVE) $(JAVA_SLAVE) $(FAILO
 # Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo quick quick-checks quick-sim touched test checks docs proofs proof-names lint types imports unit stories long-proof trial-smoke trial sim-proof plants-proof fuzz-proof java-smoke java-proof peer-proof fuzz fuzz-stores clones soak chaos wheel bench-catchup bench-scan bench-append bench-store bench-sync bench-broker bench-attacks bench-spark bench-start bench-failover bench-metrics bench-acl bench-timers package deb deb-proof systemd-proof image image-proof news clean
+.PHONY: $(shell grep -ohE '^[a-z-]+:' $(firstword $(MAKEFILE_LIST)) | tr -d :)
 
 help:
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -162,6 +162,9 @@ docs: $(READY_FOR_DOCS)  ## the documentation as a site in .cache/site, without 
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs --doctree-dir .cache/doctrees . $(SITE)
 	@echo "open $(SITE)/index.html"
 
+pages: $(READY)  ## writes the pages again that are made from the code, and the dashboard of ops/
+	$(BIN)/python docs/make
+
 wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for rmqha from there
 	$(BIN)/python tests/check_wheel.py
 
@@ -224,6 +227,9 @@ bench-failover: $(READY)  ## a new leader, puts with failover, idle nodes; promo
 	$(BIN)/python -m benchmarks.cluster $(CLUSTER)
 	$(BIN)/python -m benchmarks.pages $(PAGES)
 	$(BIN)/python -m benchmarks.failover $(FAILOVER)
+
+release: $(READY)  ## checks, sdist, wheel, man pages, deb, image, checksums, signature; what a person must still do; RELEASE=--dry-run
+	$(BIN)/python packaging/make/release.py $(RELEASE)
 
 news: $(READY)  ## what the next release's news would say
 	$(BIN)/towncrier build --draft --version next

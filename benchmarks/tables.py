@@ -14,10 +14,11 @@ from statistics import median
 
 from rmqha.pipeline.jobs.archive import archive_split, archived_columns, merge_archived
 from rmqha.pipeline.jobs.manifest import Archive, Manifest
-from rmqha.pipeline.jobs.tableformats import TableFormat, add_to_tables, begin_table
+from rmqha.pipeline.jobs.tableformats import add_to_tables, begin_table
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.pipeline.options import Options, parse_options
 from rmqha.pipeline.plan import open_log
-from rmqha.pipeline.segments import Split
+from rmqha.store.log.splits import Split
 from rmqha.testing.records import write_log
 
 BODY_BYTES = 1024

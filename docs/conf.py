@@ -15,7 +15,7 @@ from rmqha import __version__
 ROOT = Path(__file__).parents[1]
 HOME = "docs/index"
 NAVIGATION = {
-    "First steps": ("README", "docs/copy", "docs/install", "docs/faq"),
+    "First steps": ("README", "docs/copy", "docs/install", "docs/faq", "NEWS"),
     "Operators": (
         "docs/operating",
         "docs/versions",
@@ -53,7 +53,7 @@ version = release = __version__
 root_doc = HOME
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 include_patterns = ["*.md", "docs/*.md", "docs/spec/*.md"]
-exclude_patterns = [".*", "*.egg-info", "build", "dist", "newsfragments", "tests", "rmqha", "NEWS.md", "**/_*"]
+exclude_patterns = [".*", "*.egg-info", "build", "dist", "newsfragments", "tests", "rmqha", "**/_*"]
 nitpicky = False
 myst_heading_anchors = 4
 highlight_language = "sh"

@@ -1,10 +1,10 @@
-"""Writes ops/grafana-dashboard.json: ``python ops/dashboard.py``."""
+"""Makes ops/grafana-dashboard.json: ``make pages``."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).with_name("grafana-dashboard.json")
+PAGE = Path(__file__).with_name("grafana-dashboard.json")
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 OF_NODE = 'cluster=~"$cluster", node_id=~"$node"'
 
@@ -181,10 +181,6 @@ def _panel(number: int, title: str, unit: str, lines: list[tuple[str, str]]) -> 
     }
 
 
-def text() -> str:
+def page() -> str:
     """The content of the file."""
     return json.dumps(dashboard(), indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    FILE.write_text(text())

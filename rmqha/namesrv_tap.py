@@ -67,13 +67,6 @@ class Options(TLSOptions):
         *TLS_CERTIFICATE,
         ["tls-ca", None, None, "PEM file, or folder of .pem files: the authorities of --tls-verify-slaves"],
         [
-            "set",
-            None,
-            None,
-            "tls.server.mode=permissive: also accept plain clients; disabled: only these; default with --tls-cert: "
-            "only TLS",
-        ],
-        [
             "witness",
             None,
             None,
@@ -102,6 +95,10 @@ class Options(TLSOptions):
     access: Access
     http: HttpPort | None
     witness: "WitnessPlan | None"
+
+    def opt_set(self, text: str) -> None:
+        """tls.server.mode=permissive: also accept plain clients; disabled: only these; default: TLS if --tls-cert"""
+        TLSOptions.opt_set(self, text)
 
     def postOptions(self) -> None:
         """Check all that can be checked before anything runs. Raises UsageError."""

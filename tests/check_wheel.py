@@ -1,4 +1,7 @@
-"""`make wheel`: checks sdist and wheel, installs the wheel elsewhere, and asks twistd for rmqha there."""
+"""`make wheel`: checks sdist and wheel, installs the wheel elsewhere, and asks twistd for rmqha there.
+
+It builds them, or takes those of a folder: ``python tests/check_wheel.py [DIST]``.
+"""
 
 import email
 import subprocess
@@ -13,10 +16,17 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 EXTRAS = {"spark", "compression", "delta", "iceberg", "dev", "fuzz", "docs"}
 IN_SDIST = {
-    *("LICENSE", "NOTICE", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"),
+    *("LICENSE", "NOTICE", "README.md", "NEWS.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"),
     *("pyproject.toml", "rmqha/py.typed", "rmqha/settings/java_settings.txt", "twisted/plugins/rmqha_plugin.py"),
     *("packaging/systemd/rmqha@.service", "packaging/debian/control", "packaging/container/Containerfile"),
-    *("packaging/make/pages.py", "docs/operating.md", "tests/conftest.py", "tac/slave.tac", "ops/alerts.yml"),
+    *(
+        "newsfragments/README.md",
+        "packaging/make/pages.py",
+        "docs/operating.md",
+        "tests/conftest.py",
+        "tac/slave.tac",
+        "ops/alerts.yml",
+    ),
 }
 NEVER_IN_SDIST = (".venv/", ".cache/", ".git/", "__pycache__", "dropin.cache", ".pyc", "twistd.log")
 
@@ -58,14 +68,16 @@ def check_sdist(path: Path) -> None:
         raise SystemExit(f"{path.name}: missing {missing}, should not be there: {strays}")
 
 
-def main() -> None:
+def main(given: Path | None = None) -> None:
     """Raises SystemExit with the reason where the wheel or the sdist is not as it must be."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        run(sys.executable, "-m", "build", "--outdir", str(work / "dist"), cwd=PROJECT)
-        (sdist,) = (work / "dist").glob("*.tar.gz")
+        dist = given or work / "dist"
+        if given is None:
+            run(sys.executable, "-m", "build", "--outdir", str(dist), cwd=PROJECT)
+        (sdist,) = dist.glob("*.tar.gz")
         check_sdist(sdist)
-        (wheel,) = (work / "dist").glob("*.whl")
+        (wheel,) = dist.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             names = archive.namelist()
             (info,) = (name for name in names if name.endswith(".dist-info/METADATA"))
@@ -90,4 +102,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]).resolve() if sys.argv[1:] else None)

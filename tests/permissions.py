@@ -367,3 +367,22 @@ def _others() -> Iterator[Row]:
 
 
 ROWS = (*_broker(), *_pushes(), *_others())
+ANSWERED_BY_NOBODY = {
+    RequestCode.QUERY_BROKER_OFFSET,
+    RequestCode.GET_TOPIC_CONFIG_LIST,
+    RequestCode.GET_TOPIC_NAME_LIST,
+    RequestCode.TRIGGER_DELETE_FILES,
+    RequestCode.GET_CLIENT_CONFIG,
+    RequestCode.SUSPEND_CONSUMER,
+    RequestCode.RESUME_CONSUMER,
+    RequestCode.RESET_CONSUMER_OFFSET_IN_CONSUMER,
+    RequestCode.RESET_CONSUMER_OFFSET_IN_BROKER,
+    RequestCode.ADJUST_CONSUMER_THREAD_POOL,
+    RequestCode.WHO_CONSUME_THE_MESSAGE,
+    RequestCode.REGISTER_FILTER_SERVER,
+    RequestCode.REGISTER_MESSAGE_FILTER_CLASS,
+    RequestCode.GET_UNIT_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+}
+"""Names of RocketMQ for requests that no broker of it answers either; name servers of it answer the last three."""

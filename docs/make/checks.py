@@ -1,4 +1,4 @@
-"""Lists the checks of ``rmqha doctor`` in docs/checks.md: ``python docs/make/checks.py`` writes it again."""
+"""Lists the checks of ``rmqha doctor`` in docs/checks.md: ``make pages``."""
 
 from pathlib import Path
 
@@ -38,7 +38,3 @@ def page() -> str:
     verdicts = "".join(f"| {verdict.name} | {verdict.value} |\n" for verdict in Verdict)
     checks = "".join(f"| {check.name} | {check.meaning} |\n" for check in CHECKS)
     return HEAD + verdicts + CHECKS_HEAD + checks
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

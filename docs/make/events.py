@@ -1,4 +1,4 @@
-"""Lists the events of the log in docs/events.md: ``python docs/make/events.py`` writes it again."""
+"""Lists the events of the log in docs/events.md: ``make pages``."""
 
 from pathlib import Path
 
@@ -55,7 +55,3 @@ def table(levels: tuple[str, ...]) -> str:
 def page() -> str:
     """The whole page, in Markdown."""
     return HEAD + table(ALARM_LEVELS) + NEWS_HEAD + table(("info", "debug"))
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -1,4 +1,4 @@
-"""Writes the tables of metrics into docs/observability.md: ``python docs/make/observability.py``."""
+"""Writes the tables of metrics into docs/observability.md: ``make pages``."""
 
 from pathlib import Path
 
@@ -26,7 +26,3 @@ def page() -> str:
         _, _, after = rest.partition(end)
         text = f"{before}{begin}{table(metrics)}{end}{after}"
     return text
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

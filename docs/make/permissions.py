@@ -1,15 +1,11 @@
-"""Lists who may do what in docs/permissions.md: ``python docs/make/permissions.py`` writes it again."""
+"""Lists who may do what in docs/permissions.md: ``make pages``."""
 
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+from rmqha.wire.command import RequestCode
+from tests.permissions import ROWS, Row, Surface
 
-from rmqha.wire.command import RequestCode  # noqa: E402  # run as a script, only docs/make is on the path
-from tests.permissions import ROWS, Row, Surface  # noqa: E402
-
-PAGE = ROOT / "docs" / "permissions.md"
+PAGE = Path(__file__).parents[1] / "permissions.md"
 HEAD = """\
 # Who may do what
 
@@ -49,7 +45,3 @@ def table(surface: Surface) -> str:
 def page() -> str:
     """The whole page, in Markdown."""
     return HEAD + "".join(map(table, Surface))
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

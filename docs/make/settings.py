@@ -1,13 +1,13 @@
-"""Lists all fields of ``Settings`` in docs/settings.md: ``python docs/make/settings.py`` writes it again."""
+"""Lists all fields of ``Settings`` in docs/settings.md: ``make pages``."""
 
-from dataclasses import Field, fields
+from dataclasses import Field
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args
 
 from rmqha.settings.confkeys import JAVA_SETTINGS
-from rmqha.settings.settings import Settings
+from rmqha.settings.settings import SETTINGS
 from rmqha.wire.delay import DelayLevels
 
 PAGE = Path(__file__).parents[1] / "settings.md"
@@ -32,7 +32,7 @@ BYTE_COUNTS = frozenset({"mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue"
 def page() -> str:
     """The whole page, in Markdown."""
     java = _java_keys()
-    return HEAD + "".join(_row(setting, java) for setting in fields(Settings))
+    return HEAD + "".join(_row(key, setting, key in java) for key, setting in SETTINGS.items())
 
 
 def _java_keys() -> frozenset[str]:
@@ -40,13 +40,9 @@ def _java_keys() -> frozenset[str]:
     return frozenset(line.split()[0] for line in lines if line.strip() and not line.startswith("#"))
 
 
-def _row(setting: Field[Any], java: frozenset[str]) -> str:
-    key, meaning = setting.metadata["key"], setting.metadata["meaning"]
-    is_java = "yes" if key in java else ""
-    run_time = setting.metadata["run_time"].value
-    return (
-        f"| {key} | {_kind(setting)} | {_unit(setting)} | {_default(setting)} | {is_java} | {run_time} | {meaning} |\n"
-    )
+def _row(key: str, setting: Field[Any], is_java: bool) -> str:
+    cells = (key, _kind(setting), _unit(key, setting), _default(setting), "yes" if is_java else "")
+    return f"| {' | '.join(cells)} | {setting.metadata['run_time'].value} | {setting.metadata['meaning']} |\n"
 
 
 def _kind(setting: Field[Any]) -> str:
@@ -60,8 +56,8 @@ def _kind(setting: Field[Any]) -> str:
     return names.get(kind, "hours of the day")
 
 
-def _unit(setting: Field[Any]) -> str:
-    if setting.metadata["key"] in BYTE_COUNTS:
+def _unit(key: str, setting: Field[Any]) -> str:
+    if key in BYTE_COUNTS:
         return "bytes"
     ends = [end for end in UNITS if setting.name.endswith(end)]
     return UNITS[max(ends, key=len)] if ends else ""
@@ -78,7 +74,3 @@ def _default(setting: Field[Any]) -> str:
     if isinstance(value, tuple):
         return ";".join(f"{hour:02d}" for hour in value)
     return "~/store" if isinstance(value, Path) else str(value)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -1,4 +1,4 @@
-"""Draws docs/states.md from the enums of states and their moves: ``python docs/make/states.py`` writes it again."""
+"""Draws docs/states.md from the enums of states and their moves: ``make pages``."""
 
 from enum import Enum
 from pathlib import Path
@@ -76,7 +76,3 @@ def moves() -> str:
         for old in ReplicaState
     ]
     return "\n".join([*head, *rows]) + "\n"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())

@@ -9,8 +9,8 @@ import click
 from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, opening_bar, print_json, say, settings_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.progress import progress
-from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild_in_place
 from rmqha.settings.settings import Settings
+from rmqha.store.derived.rebuild import Rebuilt, rebuild_in_place
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import is_locked

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -458,7 +459,7 @@ class EtcdCoordinator:
 
         async def ask(token: str | None) -> Any:
             response = await self._post(self._stream_http, endpoint, path, content, token)
-            if response.code == 401:
+            if response.code == HTTPStatus.UNAUTHORIZED:
                 raise TokenInvalid(f"{endpoint} answers: HTTP status 401")
             return response
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -130,7 +131,7 @@ class Watch:
         if before is not None:
             before.close()
         response = await self._client.open_stream(self._endpoint, "/v3/watch", {"create_request": request})
-        if response.code != 200:
+        if response.code != HTTPStatus.OK:
             body = Body()
             response.deliverBody(body)
             raise error_of(response.code, _json_or_none(await body.collected), str(self._endpoint))

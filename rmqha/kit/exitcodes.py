@@ -1,6 +1,6 @@
 """The exit codes of commands and nodes. Scripts rely on these numbers, and this is the only table of them.
 
-docs/operating.md and the help of the commands show the same table; a test keeps them equal.
+docs/commands.md and the help of the commands show the same table; a test keeps them equal.
 """
 
 from enum import IntEnum

@@ -1,6 +1,6 @@
 """A failover cluster's leader asks its members not to try for the lead, while the coordinator does not answer.
 
-See PROMISE_TO_FOLLOW in spec/remoting.md 2.21.
+See PROMISE_TO_FOLLOW in spec/remoting.md 2.24.
 """
 
 from collections.abc import Callable

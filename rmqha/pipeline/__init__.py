@@ -3,16 +3,18 @@
 In reading order. Reading:
 
 - ``errors``: what can be wrong with a log that is read as data.
+- ``address``: where brokers are, as people write it and as tasks get it.
+- ``bodyformats``: what bodies are, and where their schema is.
 - ``options``: the options of a query.
 - ``sqltypes``: types of columns, in Arrow and in Spark SQL.
 - ``schema``: the columns.
-- ``segments``: reads and proves the records of a split.
+- ``network/``: a segment that brokers on other machines send, over their HA ports.
+- ``segments``: reads the records of a split, from a file or over the network.
 - ``decode``: turns the bytes of records into Arrow arrays.
 - ``encode``: turns archived columns into the bytes of records.
-- ``pagecache``: returns the page cache that a query has used.
 - ``boundaries``: finds offsets at which a segment can be split.
 - ``plan``: segments, splits and offsets.
-- ``network/``: the logs of brokers on other machines, over their HA ports.
+- ``brokers``: finds the brokers of an address, and plans what is read of which node.
 - ``sums``: sums of messages by group.
 - ``sql``: SQL in this process.
 - ``bodies/``: decodes bodies into columns.
@@ -22,9 +24,10 @@ In reading order. Reading:
 
 Spark and the command line:
 
+- ``logstream``: a stream of a log.
+- ``clusterstream``: a stream of the logs of all brokers of a cluster.
 - ``source``: ``format("rmqha")``: reads a log.
 - ``aggregate``: a query with GROUP BY, counted in the workers.
-- ``clusterstream``: a stream of the logs of all brokers of a cluster.
 - ``sink``: ``format("rmqha_archive")``: writes an archive.
 - ``session``: a Spark session for a log on this machine, and the Java that runs it.
 - ``workerdaemon``: starts Spark's Python workers.

@@ -15,7 +15,6 @@ from pyspark.sql import functions as sql
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
 from rmqha.kit.times import EPOCH
-from rmqha.pipeline.network.address import is_network
 from rmqha.pipeline.options import Options, Selection, View, parse_options, range_text
 from rmqha.pipeline.schema import COLUMNS
 from rmqha.pipeline.source import SELECTED_BY_RANGE, Comparison, Range, common_range, range_of
@@ -144,7 +143,7 @@ class _Query:
         if options.view is not View.RECORDS:
             raise NotInWorkers(f"this query reads view={options.view.value}: only view=records is summed up")
         self._texts = {name: text for name, text in given.items() if name not in OF_ROWS}
-        self._groups = groups_of(is_network(options.path))
+        self._groups = groups_of(options.is_remote)
         known = {name.lower(): name for name in (*COLUMNS, *self._groups)}
         for one in _each(plan.output()):
             self._names[one.exprId().id()] = known.get(one.name().lower(), one.name())

@@ -17,17 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rmqha.pipeline.segments import (
-    RECORD_START_BYTES,
-    Segment,
-    Skipped,
-    Split,
-    open_segment,
-    plausible_starts,
-    read_records,
-)
+from rmqha.pipeline.segments import open_segment, read_records
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.errors import StoreError
+from rmqha.store.log.records import Skipped
+from rmqha.store.log.splits import RECORD_START_BYTES, Segment, Split, plausible_starts
 
 log = logging.getLogger(__name__)
 

@@ -105,9 +105,9 @@ class Jobs(CommandGroup):
         """See ``CommandGroup``."""
         if isinstance(error, ModuleNotFoundError):
             return ExitCode.USAGE
+        from rmqha.pipeline.brokers import NoAnswer
         from rmqha.pipeline.errors import OptionError
         from rmqha.pipeline.jobs.manifest import WrongArchive
-        from rmqha.pipeline.network.brokers import NoAnswer
         from rmqha.pipeline.network.lines import NodeFailed
         from rmqha.pipeline.network.segment import NoNodeLeft
 
@@ -195,24 +195,22 @@ def _with_log_options(command: Callable[..., None], source: str = "STORE") -> Ca
 
 
 def _options(asked: Asked, **paths: Path | None) -> "Options":
-    from rmqha.pipeline.network.address import is_network
     from rmqha.pipeline.plan import log_folder
 
     options = _parsed(asked, **paths)
-    if not is_network(options.path):  # a missing store is reported before Spark starts
+    if not options.is_remote:  # a missing store is reported before Spark starts
         log_folder(options.path, options.settings.store_path_commit_log)
     return options
 
 
 def _parsed(asked: Asked, **paths: Path | None) -> "Options":
     """The options for ``asked.store``, which may also be an archive, or a broker for some commands."""
-    from rmqha.pipeline.network.address import is_network
     from rmqha.pipeline.options import parse_options
 
     given = _texts(asked)
     paths["path"] = asked.store
     options = parse_options({**given, **{name: str(path) for name, path in paths.items() if path is not None}})
-    if is_network(options.path):
+    if options.is_remote:
         command = str(click.get_current_context().command.name)
         if command not in OVER_THE_NETWORK:
             raise Trouble(ExitCode.USAGE, f"{command} needs a store; over the network: {', '.join(OVER_THE_NETWORK)}")
@@ -348,8 +346,8 @@ def stats(asked: Asked, chart: Path | None) -> None:
     Shows messages, bytes, rates, queues, and quantiles of the latency from a message's birth to its store. A chart also
     shows them over time. An HTML page contains the table and the chart.
     """
+    from rmqha.pipeline.address import address_text
     from rmqha.pipeline.jobs.stats import stats as stats_of_log
-    from rmqha.pipeline.network.address import address_text
 
     options = _options(asked)
     with _chart(chart) as draw, _engine(asked) as running, _progress("stats") as shown:
@@ -415,7 +413,7 @@ def archive(asked: Asked, output: Path, topic: str | None, table: str) -> None:
     groups and offsets to you.
     """
     from rmqha.pipeline.jobs.archive import archive as archive_log
-    from rmqha.pipeline.jobs.tableformats import TableFormat
+    from rmqha.pipeline.jobs.tablelog import TableFormat
 
     chosen = asked if topic is None else replace(asked, texts=(*asked.texts, f"topic={topic}"))
     options = _options(chosen, output=output)

@@ -15,16 +15,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from rmqha.pipeline.errors import DataLossError
-from rmqha.pipeline.network.address import RemoteLog
-from rmqha.pipeline.network.brokers import Brokers, check_offsets
+from rmqha.pipeline.address import RemoteLog
+from rmqha.pipeline.brokers import Brokers, check_offsets
+from rmqha.pipeline.logstream import LogStreamReader, Offset, read_partition, taking_turns
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.segment import NoNodeLeft
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan
 from rmqha.pipeline.segments import log, open_segment
-from rmqha.pipeline.source import LogStreamReader, Offset, read_partition, taking_turns
 from rmqha.pipeline.views import ViewReader
+from rmqha.store.errors import DataLossError
 
 PROOF_BYTES = 4 << 10
 PROOF = "proof"

@@ -10,7 +10,8 @@ from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from rmqha.kit.times import parse_time
-from rmqha.pipeline.bodies.formats import (
+from rmqha.pipeline.address import Access, TLSPaths, is_network, parse_address
+from rmqha.pipeline.bodyformats import (
     DEFAULT_MAX_BODY_BYTES,
     KEYS,
     BodyFormat,
@@ -19,7 +20,6 @@ from rmqha.pipeline.bodies.formats import (
     formats_by_topic,
 )
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.network.address import Access, TLSPaths, is_network, parse_address
 from rmqha.settings.confkeys import with_nearest
 from rmqha.settings.settings import Settings
 
@@ -188,6 +188,11 @@ class Options:
     settings: Settings = Settings()
     access: Access = Access()
     acl_file: Path | None = None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the log is that of brokers, read over the network, and not the one of a folder."""
+        return is_network(self.path)
 
 
 Value = TypeVar("Value")
@@ -377,7 +382,7 @@ SELECTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
     "storeTimestamp": ("store_timestamps", _range(_time)),
 }
 BODIES = dict(zip(("bodyFormat", "bodySchema", "bodyDescriptor", "bodyMessage"), KEYS, strict=True))
-"""Options that describe bodies, with their names in ``bodies.formats``."""
+"""Options that describe bodies, with their names in ``bodyformats``."""
 KNOWN = (*PARSERS, *SELECTIONS, *BODIES, *ACCESS, *USES_TLS, *TLS)
 """All options."""
 

@@ -16,25 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from rmqha.pipeline.boundaries import HOP_BYTES, BoundaryQueues, cut_by_hop, cut_by_signs
-from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError, OptionError
-from rmqha.pipeline.network.address import is_network
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.options import EARLIEST, Boundaries, OnCorrupt, Options, TimestampStrategy
-from rmqha.pipeline.segments import (
-    MAGICS,
-    RECORD_START_BYTES,
-    Skipped,
-    Split,
-    log_skipped,
-    open_segment,
-    plausible_starts,
-    read_records,
-)
+from rmqha.pipeline.segments import log_skipped, open_segment, read_records
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
-from rmqha.store.errors import NoStore, StoreError
-from rmqha.store.log.commitlog import segment_size_of
-from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, file_name, list_segments
+from rmqha.store.errors import BoundaryError, CorruptLogError, DataLossError, NoStore, StoreError
+from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
+from rmqha.store.log.records import Skipped
+from rmqha.store.log.splits import MAGICS, RECORD_START_BYTES, LogFile, Split, log_files, plausible_starts
 from rmqha.store.nodestate import NodeState, state_path
 from rmqha.wire import layout
 from rmqha.wire.record import RecordError, check_record
@@ -46,19 +37,6 @@ LOG_FOLDER = "commitlog"
 MIN_SPLIT_BYTES, MAX_SPLIT_BYTES, SPLITS_A_CORE = 32 << 20, 256 << 20, 2
 DLEDGER_MAGIC = 1
 """The first bytes of a DLedger entry. A record starts with its size, which is larger."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogFile:
-    """The file of a segment, or a segment of a remote log. It holds the log's bytes from ``base`` to before ``end``."""
-
-    path: str
-    base: int
-    end: int
-
-    def split(self, start: int, end: int) -> Split:
-        """A part of the file, by offsets in the log."""
-        return Split(self.path, self.base, self.end, start, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,10 +242,6 @@ def open_log(options: Options, known_end: int = 0, to_last_file: bool = False) -
     records before it are not proved again. With ``to_last_file`` it ends with the last file, sound or not. Raises
     StoreError, OSError.
     """
-    if is_network(options.path):
-        from rmqha.pipeline.network.brokers import open_one
-
-        return open_one(options)
     store, folder = _folders(options.path, options.settings.store_path_commit_log)
     _warn_of_topics(store, options.selection.topics or frozenset())
     state = NodeState.read(store)  # before the files are listed, so that the files it mentions exist
@@ -322,18 +296,6 @@ def _folders(path: Path, configured: Path | None) -> tuple[Path, Path]:
     if (path / "rmqha").is_dir():  # a node without any bytes yet
         return path, folder
     raise NoStore(f"{path} is not a store: it has no {LOG_FOLDER}")
-
-
-def log_files(folder: Path, configured_size: int | None) -> tuple[LogFile, ...]:
-    """The segments of a folder. Raises StoreError, OSError."""
-    found = list_segments(folder)
-    size = segment_size_of(folder, configured_size)
-    bases = [base for base, _ in found]
-    limits = [*bases[1:], bases[-1] + size] if bases else []
-    return tuple(
-        LogFile(str(folder / file_name(base)), base, min(base + size, limit))
-        for base, limit in zip(bases, limits, strict=True)
-    )
 
 
 def _starts_a_record(file: LogFile, offset: int) -> bool:

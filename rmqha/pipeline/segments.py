@@ -1,157 +1,24 @@
-"""The messages of a part of one segment, proved as they are read.
-
-Files are read with ``preadv`` and never mapped. If a file is truncated while it is read, that is an error and not a
-signal.
-"""
+"""The messages of a part of one segment, of a file or of a remote log, and of them those that the options select."""
 
 import logging
-import mmap
-import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
-import numpy as np
-from isal.isal_zlib import crc32
-
-from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError
-from rmqha.pipeline.network.address import is_network
+from rmqha.pipeline.address import is_network
+from rmqha.pipeline.network.segment import NetworkSegment
 from rmqha.pipeline.options import OnCorrupt, Options
-from rmqha.pipeline.pagecache import PagesBehind, is_hot
-from rmqha.wire import layout
-from rmqha.wire.columns import Bytes, Ints, Mask, Records, hop, lay_out
-from rmqha.wire.layout import MAGIC_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT
-from rmqha.wire.record import CRC_MASK, IncompleteRecord, RecordError, check_record
+from rmqha.store.errors import CorruptLogError, DataLossError
+from rmqha.store.log import records as of_segment
+from rmqha.store.log.records import Skipped
+from rmqha.store.log.splits import Segment, SegmentReader, Split
+from rmqha.wire.columns import Bytes, Records
 
 log = logging.getLogger(__name__)
-
-SEARCH_BYTES = 1 << 20
-RECORD_START_BYTES = SYS_FLAG_AT
-"""The first bytes of a record, up to its own offset: enough to recognize it."""
-MAGICS = (layout.MESSAGE_MAGIC_CODE, layout.MESSAGE_MAGIC_CODE_V2)
-(FIRST_OF_MAGIC,) = {code.to_bytes(4, "big", signed=True)[0] for code in MAGICS}
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A part of a segment, by offsets in the log: from the start of a record to the end of another one or of a blank.
-
-    ``path`` is the segment's file, or says who has it (``network.address.RemoteLog``). The segment's first byte has the
-    offset ``base``, and ``segment_end`` follows its last byte.
-    """
-
-    path: str
-    base: int
-    segment_end: int
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        """The size in bytes of log."""
-        return self.end - self.start
-
-
-class Segment(ABC):
-    """A segment of a log, open for reading. A context manager. ``path`` is its name for people."""
-
-    def __init__(self, path: str, base: int) -> None:
-        self.path = path
-        self.base = base
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @abstractmethod
-    def close(self) -> None:
-        """Nothing more is read."""
-
-    @abstractmethod
-    def read(self, offset: int, size: int) -> Bytes:
-        """The bytes from ``offset`` of the log on; fewer if the segment ends before. Raises StoreError, OSError."""
-
-    def find_start(self, offset: int, end: int) -> int | None:
-        """The first offset from ``offset`` to before ``end`` that looks like the start of a record, by magic code and
-        own offset.
-
-        A body can be made to look like one. Raises OSError.
-        """
-        while offset < end:
-            window = self.read(offset, min(SEARCH_BYTES, end - offset) + RECORD_START_BYTES)
-            found, _ = plausible_starts(window, offset)
-            if len(found):
-                return int(found[0]) if found[0] < end else None
-            offset += SEARCH_BYTES
-        return None
-
-
-class SegmentReader(Segment):
-    """The file of a segment, open for reading."""
-
-    def __init__(self, path: str, base: int) -> None:
-        """Raises DataLossError if there is no such file, and OSError."""
-        super().__init__(path, base)
-        try:
-            self._fd = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            raise DataLossError(f"{path} is missing: it was deleted, or is not visible on this machine") from None
-
-    def close(self) -> None:
-        os.close(self._fd)
-
-    def pages_behind(self, start: int, end: int) -> PagesBehind:
-        """The pages of a range of the log that a reader need not leave in the page cache. Raises OSError."""
-        return PagesBehind(self._fd, start - self.base, end - self.base)
-
-    def read(self, offset: int, size: int) -> Bytes:
-        """The bytes from ``offset`` of the log on; fewer if the file ends before. Raises OSError."""
-        buffer = np.empty(size, np.uint8)
-        done = 0
-        while done < size:
-            count = os.preadv(self._fd, [buffer.data[done:]], offset - self.base + done)
-            if not count:
-                break
-            done += count
-        return buffer[:done]
-
-    def mapped(self) -> mmap.mmap:
-        """The whole file, mapped. It stays so until nobody uses it any more. Raises OSError."""
-        return mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
 
 
 def open_segment(path: str, base: int) -> Segment:
     """Open the segment that a split lies in: a file, or that of a remote log. Raises StoreError, OSError."""
-    if not is_network(path):
-        return SegmentReader(path, base)
-    from rmqha.pipeline.network.segment import NetworkSegment
-
-    return NetworkSegment(path, base)
-
-
-def plausible_starts(buffer: Bytes, base: int) -> tuple[Ints, Ints]:
-    """What looks like the start of a record, by magic code and own offset: ascending offsets in the log, and sizes.
-
-    ``base`` is the offset of the first byte. A body can be made to look like a record.
-    """
-    last = len(buffer) - RECORD_START_BYTES
-    at = np.flatnonzero(buffer[MAGIC_AT : max(0, last + MAGIC_AT + 1)] == FIRST_OF_MAGIC)
-    everything = Records(buffer, base, at)
-    at = at[np.isin(everything.gather(at + MAGIC_AT, ">i4"), MAGICS)]
-    sizes = everything.gather(at, ">i4")
-    sound = (everything.gather(at + PHYSICAL_OFFSET_AT, ">i8") == at + base) & (sizes >= layout.FIXED_BYTES)
-    return at[sound] + base, sizes[sound]
-
-
-Skipped = Callable[[CorruptLogError, int], None]
-"""Called with bytes that are not records, and with the offset where records continue (or the split ends)."""
+    return NetworkSegment(path, base) if is_network(path) else SegmentReader(path, base)
 
 
 def log_skipped(error: CorruptLogError, end: int) -> None:
@@ -168,34 +35,12 @@ def read_records(
     passed: Callable[[Bytes], None] | None = None,
     segment: Segment | None = None,
 ) -> Iterator[Records]:
-    """Read all messages of the split, in parts of about ``batch_bytes`` of log, with at least one message each.
+    """As ``store.log.records.read_records``. ``segment`` is the split's, if it is open already; it stays open.
 
-    ``passed`` gets all bytes of the split, in order, also those that are not records. With ``skipped``, bytes that are
-    not records are skipped and reported. With ``drop_behind``, pages of a cold segment that only this call has loaded
-    are removed from the page cache. ``segment`` is the split's, if it is open already; it stays open.
-
-    Raises CorruptLogError; BoundaryError if the last message continues after the split's end; DataLossError if the file
-    is missing or too short; OSError.
+    Raises the same, and DataLossError if the file is missing.
     """
     with open_segment(split.path, split.base) if segment is None else nullcontext(segment) as opened:
-        behind = None
-        if drop_behind and isinstance(opened, SegmentReader) and not is_hot(split.path):
-            behind = opened.pages_behind(split.start, split.end)
-        reading = _Reading(opened, split, batch_bytes, verify_body)
-        while (start := reading.at) < split.end:
-            try:
-                records = reading.next()
-            except CorruptLogError as error:
-                if skipped is None:
-                    raise
-                skipped(error, reading.resume_after(error.offset))
-                reading.hand_on(start, passed)
-                continue
-            reading.hand_on(start, passed)
-            if behind is not None:
-                behind.passed(reading.at - split.base)
-            if len(records):
-                yield records
+        yield from of_segment.read_records(opened, split, batch_bytes, verify_body, skipped, drop_behind, passed)
 
 
 def read_selected(split: Split, options: Options, segment: Segment | None = None) -> Iterator[Records]:
@@ -217,143 +62,3 @@ def read_selected(split: Split, options: Options, segment: Segment | None = None
         if options.fail_on_data_loss:
             raise
         log.warning("%s", error)
-
-
-def body_crc_agrees(records: Records) -> Mask:
-    """Whether the CRC of each body equals BODYCRC. The CRC of an empty body is ignored."""
-    begins, lengths = records.body
-    view = records.buffer.data
-    crcs = [crc32(view[a:b]) for a, b in zip(begins.tolist(), (begins + lengths).tolist(), strict=True)]
-    computed = np.array(crcs, np.int64) & CRC_MASK
-    agrees: Mask = (computed == records.ints("bodyCRC")) | (lengths == 0)
-    return agrees
-
-
-def explain(buffer: Bytes, base: int, position: int, segment_room: int) -> CorruptLogError:
-    """Why there is no sound message at a position of the buffer, ``segment_room`` bytes before the end of its
-    segment.
-    """
-    try:
-        check_record(buffer.data, position, base + position, segment_room)
-    except RecordError as error:
-        return CorruptLogError(base + position, str(error))
-    return CorruptLogError(base + position, "it is not the record that was expected here")
-
-
-class _Reading:
-    """The progress of reading a split: ``at`` is the offset reached."""
-
-    def __init__(self, segment: Segment, split: Split, batch_bytes: int, verify_body: bool) -> None:
-        self.at = split.start
-        self._segment = segment
-        self._split = split
-        self._batch_bytes = batch_bytes
-        self._verify_body = verify_body
-        self._problem: CorruptLogError | None = None
-        self._buffer, self._buffer_at = np.empty(0, np.uint8), split.start
-
-    def next(self) -> Records:
-        """The next messages; none at a blank. Raises like ``read_records``."""
-        if self._problem is not None:
-            problem, self._problem = self._problem, None
-            raise problem
-        buffer, records = self._read(self._batch_bytes)
-        if not len(records):
-            needed = self._needed(buffer)
-            if needed is None:
-                return records
-            buffer, records = self._read(needed)
-            if not len(records):
-                raise explain(buffer, self.at, 0, self._split.segment_end - self.at)
-        self.at = records.end
-        return self._proved(records)
-
-    def hand_on(self, start: int, passed: Callable[[Bytes], None] | None) -> None:
-        """Pass on the bytes from ``start`` to the current offset. Raises OSError."""
-        if passed is None:
-            return
-        if start == self._buffer_at and self.at - start <= len(self._buffer):
-            passed(self._buffer[: self.at - start])
-            return
-        for at in range(start, self.at, SEARCH_BYTES):
-            passed(self._segment.read(at, min(SEARCH_BYTES, self.at - at)))
-
-    def _read(self, size: int) -> tuple[Bytes, Records]:
-        """Read that many bytes, and return the whole messages in them. Raises DataLossError if the file ends before."""
-        size = min(size, self._split.end - self.at)
-        buffer = self._segment.read(self.at, size)
-        self._buffer, self._buffer_at = buffer, self.at
-        records = lay_out(buffer, self.at, np.array(hop(buffer, 0, len(buffer))[0], np.int64))
-        if len(buffer) < size and not len(records):
-            raise DataLossError(f"{self._segment.path} ends at {self.at + len(buffer)}, before {self._split.end}")
-        return buffer, records
-
-    def _needed(self, buffer: Bytes) -> int | None:
-        """How many bytes the next message needs; None for a blank, which is skipped. Raises like ``read_records``."""
-        room = self._split.segment_end - self.at
-        rest = self._split.end - self.at
-        if len(buffer) < layout.BLANK_HEADER.size:
-            raise explain(buffer, self.at, 0, room)
-        size, magic = layout.BLANK_HEADER.unpack_from(buffer.data)
-        if magic == layout.BLANK_MAGIC_CODE and size == room:
-            self.at = self._split.end
-            return None
-        if not self._begins_a_record(buffer):
-            raise explain(buffer, self.at, 0, room)
-        if size > rest:
-            raise self._beyond_the_end(size)
-        return int(size)
-
-    def _begins_a_record(self, buffer: Bytes) -> bool:
-        return len(plausible_starts(buffer[:RECORD_START_BYTES], self.at)[0]) > 0
-
-    def _beyond_the_end(self, size: int) -> Exception:
-        """A message continues after the split. If it is sound, the boundary is wrong; otherwise the message is."""
-        room = self._split.segment_end - self.at
-        buffer = self._segment.read(self.at, min(size, room))
-        try:
-            check_record(buffer.data, 0, self.at, room)
-        except IncompleteRecord:
-            return DataLossError(
-                f"{self._segment.path} ends at {self.at + len(buffer)}, within a record of {size} bytes"
-            )
-        except RecordError as error:
-            return CorruptLogError(self.at, str(error))
-        return BoundaryError(self.at, self._split.end)
-
-    def _proved(self, records: Records) -> Records:
-        """The messages before the first one with a wrong CRC. That one is the next problem."""
-        if not self._verify_body:
-            return records
-        sound = body_crc_agrees(records)
-        if sound.all():
-            return records
-        count = int(np.argmin(sound))
-        self.at = int(records.physical_offset[count])
-        self._problem = CorruptLogError(self.at, "its body is not what BODYCRC says")
-        return records.take(slice(0, count))
-
-    def resume_after(self, offset: int) -> int:
-        """The next record whose lengths add up and that another record, or the end, follows; or the end."""
-        end = self._split.end
-        start = self._segment.find_start(offset + 1, end)
-        while start is not None and not self._is_chained(start):
-            start = self._segment.find_start(start + 1, end)
-        self.at = end if start is None else start
-        return self.at
-
-    def _is_chained(self, start: int) -> bool:
-        room = self._split.segment_end - start
-        size, _ = layout.BLANK_HEADER.unpack(self._segment.read(start, layout.BLANK_HEADER.size).data)
-        if size > self._split.end - start:
-            return False
-        head = self._segment.read(start, min(size + RECORD_START_BYTES, room))
-        if not len(lay_out(head, start, np.zeros(1, np.int64))):
-            return False
-        follows = start + size
-        if follows == self._split.end:
-            return True
-        next_size, magic = layout.BLANK_HEADER.unpack_from(head.data, size)
-        if magic == layout.BLANK_MAGIC_CODE and next_size == room - size:
-            return True
-        return self._segment.find_start(follows, follows + 1) is not None

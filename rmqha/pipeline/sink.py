@@ -28,10 +28,11 @@ from rmqha.pipeline.jobs.manifest import Archive, ArchiveError, uncovered
 from rmqha.pipeline.jobs.origin import Origin, archives_in, check_origins
 from rmqha.pipeline.jobs.overlap import Proof
 from rmqha.pipeline.jobs.replacing import mend
-from rmqha.pipeline.jobs.tableformats import TableFormat, add_to_tables, begin_table, check_package
+from rmqha.pipeline.jobs.tableformats import add_to_tables, begin_table, check_package
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.pipeline.options import Options, parse_options
-from rmqha.pipeline.segments import Split
 from rmqha.pipeline.views import SPLITS_SCHEMA
+from rmqha.store.log.splits import Split
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.newstore import check_place
 

@@ -1,15 +1,12 @@
 """Spark's source for a log: ``spark.read.format("rmqha")`` and ``spark.readStream.format("rmqha")``.
 
-This module only connects the others: ``options`` parses, ``plan`` and ``views`` read. A stream's offset is always the
-true start of a record. It contains the store and the epoch in which it was seen, so a log that took confirmed bytes
-back, or that is another log, is never continued silently.
+This module only connects the others: ``options`` parses, ``plan`` and ``views`` read, ``logstream`` and
+``clusterstream`` follow.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from itertools import zip_longest
 from typing import Any
 
 import pyarrow as pa
@@ -29,21 +26,19 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from rmqha.kit.times import EPOCH
+from rmqha.pipeline.brokers import check_offsets, open_logs
+from rmqha.pipeline.clusterstream import ClusterStreamReader
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from rmqha.pipeline.errors import DataLossError, OptionError
-from rmqha.pipeline.network.address import is_network
-from rmqha.pipeline.network.brokers import check_offsets, open_logs
-from rmqha.pipeline.options import INT64_RANGE, Boundaries, Options, Selection, View, parse_options
-from rmqha.pipeline.plan import LogPlan, open_log
+from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.logstream import LogStreamReader, SplitPartition, StorePartition, read_partition, taking_turns
+from rmqha.pipeline.options import INT64_RANGE, Options, Selection, View, parse_options
+from rmqha.pipeline.plan import LogPlan
 from rmqha.pipeline.schema import to_ddl
-from rmqha.pipeline.segments import Split, log
 from rmqha.pipeline.views import ViewReader, view_reader, view_schema
 
-NO_LIMIT_BYTES = 1 << 62
 SELECTED_BY_VALUE = {"topic": "topics", "queueId": "queue_ids", "tags": "tags"}
 SELECTED_BY_RANGE = {
     "queueOffset": "queue_offsets",
@@ -57,7 +52,6 @@ NO_SINK = (
 )
 MICROSECOND = timedelta(microseconds=1)
 
-Offset = dict[str, Any]
 Range = tuple[int, int]
 Comparison = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
@@ -86,9 +80,7 @@ class RmqhaDataSource(DataSource):
         reader = self._view_reader(schema)
         if reader.is_of_store:
             raise OptionError(f"view={reader.options.view.value} shows a store as it is now: read it in a batch query")
-        if is_network(reader.options.path):
-            from rmqha.pipeline.clusterstream import ClusterStreamReader
-
+        if reader.options.is_remote:
             return ClusterStreamReader(reader)
         return LogStreamReader(reader)
 
@@ -104,29 +96,6 @@ class RmqhaDataSource(DataSource):
         return view_reader(
             self._parsed, [(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in schema.fields]
         )
-
-
-class SplitPartition(InputPartition):
-    """One split, for one task."""
-
-    def __init__(self, split: Split) -> None:
-        super().__init__(split)
-        self.split = split
-
-
-class StorePartition(InputPartition):
-    """The whole store, for one task."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-
-def read_partition(reader: ViewReader, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition. If there are no partitions, Spark makes one of its own, which has no rows."""
-    if isinstance(partition, SplitPartition):
-        yield from reader.read(partition.split)
-    elif isinstance(partition, StorePartition):
-        yield from reader.read_store()
 
 
 class LogReader(DataSourceReader):
@@ -175,8 +144,6 @@ class LogReader(DataSourceReader):
         options = self._reader.options
         if self._reader.is_of_store:
             return [StorePartition()]
-        if not is_network(options.path):
-            return self._partitions_of([open_log(options)])
         plans = open_logs(options)
         check_offsets(options, plans)
         return self._partitions_of(plans)
@@ -203,11 +170,6 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Raises StoreError, OSError."""
         return read_partition(self._reader, partition)
-
-
-def taking_turns(partitions: Sequence[Sequence[InputPartition]]) -> list[InputPartition]:
-    """The partitions of several brokers, one of each in turn: so tasks that run together read different brokers."""
-    return [one for turn in zip_longest(*partitions) for one in turn if one is not None]
 
 
 def range_of(one: Comparison) -> Range | None:
@@ -264,134 +226,3 @@ class _Pushed:
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
         return [one for one in filters if not self._reader.push(one)]
-
-
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows the log as it grows."""
-
-    boundaries: Boundaries | None = Boundaries.HOP
-
-    def __init__(self, reader: ViewReader) -> None:
-        self._reader = reader
-        self._initial: Offset | None = None
-        self._known_end = 0
-        self._available_now: int | None = None
-        self._waiting_since: float | None = None
-
-    def initialOffset(self) -> Offset:
-        """Raises OptionError, StoreError, OSError."""
-        if self._initial is None:
-            plan = self._open()
-            asked = self._reader.options.starting_offset
-            if isinstance(asked, int) and asked > plan.end:
-                raise OptionError(f"startingOffset={asked}: {plan.name} ends at {plan.end} (latest starts there)")
-            self._initial = self.offset_of(plan, plan.start())
-        return self._initial
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """One limit stands for all of them; ``latestOffset`` knows them from the options."""
-        options = self._reader.options
-        limits = (options.max_bytes_per_trigger, options.max_records_per_trigger, options.max_files_per_trigger)
-        if not any(limits) and not options.min_bytes_per_trigger:
-            return ReadAllAvailable()
-        return ReadMaxBytes(options.max_bytes_per_trigger or NO_LIMIT_BYTES)
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The end of the next batch; ``start`` if it must wait. Raises StoreError, OSError."""
-        plan = self._open()
-        at = self._resume(plan, start)
-        if self._available_now is not None:
-            plan = replace(plan, end=min(plan.end, self._available_now))
-        if plan.end < start["offset"]:
-            return start  # with its epoch: once the log is as long again, that tells that it is another
-        if plan.end <= at:
-            return self.offset_of(plan, at)
-        if isinstance(limit, ReadAllAvailable):
-            return self.offset_of(plan, plan.end)
-        if self._waits_for_more(plan.end - at):
-            return start
-        options = self._reader.options
-        reached = plan.advance(
-            at, options.max_bytes_per_trigger, options.max_records_per_trigger, options.max_files_per_trigger
-        )
-        return self.offset_of(plan, reached)
-
-    def reportLatestOffset(self) -> Offset:
-        """The end of the log. Raises StoreError, OSError."""
-        plan = self._open()
-        return self.offset_of(plan, plan.end)
-
-    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Raises StoreError, OSError."""
-        plan = self._open()
-        at, stop = self._resume(plan, start), end["offset"]
-        if stop > plan.end:
-            self._lost(f"{plan.name} ends at {plan.end}; the batch ends at {stop}")
-            stop = plan.end
-        stop = self._resume(plan, {**end, "offset": stop})
-        return [SplitPartition(split) for split in plan.splits(at, stop, self.boundaries)] if at < stop else []
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises StoreError, OSError."""
-        return read_partition(self._reader, partition)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """All batches together read what the log contains now. Raises StoreError, OSError."""
-        self._available_now = self._open().end
-
-    def _open(self) -> LogPlan:
-        plan = open_log(self._reader.options, self._known_end)
-        self._known_end = plan.end
-        return plan
-
-    def _waits_for_more(self, available: int) -> bool:
-        """Whether fewer than ``minBytesPerTrigger`` are new, and ``maxTriggerDelay`` has not passed yet."""
-        options = self._reader.options
-        now = time.monotonic()
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        waits = (
-            self._available_now is None
-            and available < options.min_bytes_per_trigger
-            and now - self._waiting_since < options.max_trigger_delay
-        )
-        if not waits:
-            self._waiting_since = None
-        return waits
-
-    def _resume(self, plan: LogPlan, start: Offset) -> int:
-        """Where to continue from a checkpoint's offset. Raises DataLossError if the log is not the one that was
-        read.
-        """
-        at: int = start["offset"]
-        state = plan.state
-        if state is None and start["storeId"]:
-            self._lost(
-                f"{plan.name} has no state of a node any more; the checkpoint belongs to store {start['storeId']}"
-            )
-            return plan.record_start(max(at, plan.min_offset))
-        if state is not None and start["storeId"] and start["storeId"] != state.store_id:
-            self._lost(f"{plan.name} is store {state.store_id}; the checkpoint belongs to store {start['storeId']}")
-            return plan.record_start(max(at, plan.min_offset))
-        if state is not None and start["epoch"] and state.took_back(start["epoch"], at):
-            self._lost(f"{plan.name} has taken back confirmed messages; the checkpoint's offset {at} may be among them")
-            return plan.record_start(max(at, plan.min_offset))
-        if at > plan.end:
-            self._lost(f"{plan.name} ends at {plan.end}; the checkpoint is at {at}")
-        elif at < plan.min_offset:
-            self._lost(f"{plan.name} starts at {plan.min_offset}; the checkpoint is at {at}")
-            return plan.min_offset
-        return plan.whole_records(at)  # checkpoints of earlier versions may be inside a record
-
-    def _lost(self, problem: str) -> None:
-        if self._reader.options.fail_on_data_loss:
-            raise DataLossError(problem)
-        log.warning("%s", problem)
-
-    def offset_of(self, plan: LogPlan, offset: int) -> Offset:
-        """An offset for the checkpoint. Without a node of ours, store and epoch are unknown."""
-        state = plan.state
-        return {
-            "offset": offset,
-            "storeId": "" if state is None else state.store_id,
-            "epoch": 0 if state is None else state.epoch,
-        }

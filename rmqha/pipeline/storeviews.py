@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from rmqha.pipeline.decode import microseconds_of
 from rmqha.pipeline.options import Options, Selection, View
-from rmqha.pipeline.plan import log_files, log_folder, store_folder
-from rmqha.pipeline.segments import SegmentReader
+from rmqha.pipeline.plan import log_folder, store_folder
 from rmqha.pipeline.sqltypes import TIMESTAMP
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.queuetable import open_queues
+from rmqha.store.log.splits import SegmentReader, log_files
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TableFile
 from rmqha.wire.record import Blank, RecordError, decode_record
 

@@ -8,24 +8,26 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqha.pipeline.address import is_network
 from rmqha.pipeline.bodies.reading import Bodies, bodies_of, pieces
 from rmqha.pipeline.decode import MAX_INFLATED_BYTES, decode
-from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.compare import compare_split
-from rmqha.pipeline.jobs.rebuild import PARTS_FOLDER, rebuild_split
+from rmqha.pipeline.jobs.rebuild import rules_of
 from rmqha.pipeline.jobs.verify import verify_split
-from rmqha.pipeline.network.address import is_network
 from rmqha.pipeline.network.columns import broker_columns, check_view
 from rmqha.pipeline.network.segment import NetworkSegment
 from rmqha.pipeline.options import Options, Properties, Selection, View
 from rmqha.pipeline.plan import log_folder
 from rmqha.pipeline.schema import BODY_ERROR, VALUE, check_records_schema, records_schema, to_ddl
-from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.segments import read_selected
 from rmqha.pipeline.storeviews import STORE_SCHEMAS, store_rows
 from rmqha.pipeline.sums import Sums, sums_schema
 from rmqha.store.deletions import read_deletions
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
-from rmqha.store.errors import StoreError
+from rmqha.store.derived.rebuild import PARTS_FOLDER, rebuild_split
+from rmqha.store.errors import DataLossError, StoreError
+from rmqha.store.log.splits import Split
 from rmqha.wire.columns import Records
 
 SPLITS_SCHEMA = pa.schema(
@@ -114,7 +116,7 @@ def _records_reader(options: Options, fields: list[tuple[str, pa.DataType]] | No
     is_decoded = not names or not names.isdisjoint({VALUE, BODY_ERROR})
     bodies = bodies_of(options, wanted.get(VALUE)) if is_decoded else None
     value = None if bodies is None else bodies.type
-    is_remote = is_network(options.path)
+    is_remote = options.is_remote
     if fields is not None:
         schema = check_records_schema(fields, value, is_remote)
     else:
@@ -124,14 +126,14 @@ def _records_reader(options: Options, fields: list[tuple[str, pa.DataType]] | No
 
 def view_schema(options: Options) -> pa.Schema:
     """The columns of the view that the options select. Raises like ``view_reader``."""
-    if is_network(options.path):
+    if options.is_remote:
         check_view(options.view)
     if options.view is View.RECORDS:
         return _records_reader(options, None).schema
     if options.bodies is not None or options.body_schemas:
         raise OptionError(f"bodyFormat= and bodySchemas= are for view=records, not for view={options.view.value}")
     if options.view is View.STATS:
-        return sums_schema(options.columns, is_network(options.path))
+        return sums_schema(options.columns, options.is_remote)
     if options.columns:
         raise OptionError(f"columns= is for view=records and view=stats, not for view={options.view.value}")
     _check_parameters(options)
@@ -234,7 +236,7 @@ def _queues(reader: ViewReader, split: Split) -> Batches:
     (folder / PARTS_FOLDER).mkdir(parents=True, exist_ok=True)
     store = Path(split.path).parent.parent
     file_size = queue_size_of(store / CONSUME_QUEUE_FOLDER, None)
-    found = rebuild_split(split, str(folder), file_size, reader.options, read_deletions(store))
+    found = rebuild_split(split, str(folder), file_size, rules_of(reader.options), read_deletions(store))
     if found.runs:
         runs = found.runs.items()
         yield _batch(reader.schema, [(split.start, *key, run.first, run.end, run.is_regular) for key, run in runs])

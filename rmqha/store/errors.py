@@ -36,3 +36,30 @@ def with_advice(error: Exception) -> str:
 def is_disk_full(error: OSError) -> bool:
     """Whether the disk is full. Unlike other errors this one may go away."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+class CorruptLogError(StoreError):
+    """The bytes at ``offset`` of the log are not a record."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(f"the bytes at {offset} are not a record: {reason} (onCorrupt=skip continues after them)")
+        self.offset = offset
+        self.reason = reason
+
+
+class BoundaryError(StoreError):
+    """A split did not end where the next one starts: the boundary between them lies inside a record."""
+
+    def __init__(self, offset: int, boundary: int) -> None:
+        super().__init__(
+            f"the record at {offset} goes beyond the boundary of splits at {boundary}, which lies inside a body that "
+            "looks like a record: read with boundaries=hop"
+        )
+        self.offset = offset
+
+
+class DataLossError(StoreError):
+    """Bytes that should be read do not exist any more."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem} (failOnDataLoss=false continues without them)")

@@ -27,6 +27,9 @@ class PutMessageStatus(Enum):
     UNKNOWN_ERROR = "something else"
 
 
+NEVER_STORED = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
+"""Another try ends in the same way."""
+
 OFFSET_DIGITS = 16
 
 

@@ -48,7 +48,8 @@ class NodeError(Exception):
 class TwistdNode:
     """``twistd -n rmqha`` with JSON logs, in the folder ``work``. A context manager: on exit it kills the process.
 
-    ``twistd_options`` come before the plugin's name. ``prefix`` comes first: a command that executes the rest.
+    ``twistd_options`` come before the plugin's name. ``prefix`` comes first: a command that executes the rest, from the
+    next start on.
     """
 
     plugin: ClassVar[str] = "rmqha"
@@ -69,7 +70,7 @@ class TwistdNode:
         self.store = store if store is not None else work / f"{name}-store"
         self._options = [f"--store={self.store}", "--bind=127.0.0.1", "--log-format=json", *options]
         self._twistd_options = twistd_options
-        self._prefix = prefix
+        self.prefix = prefix
         self.log_path = work / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
@@ -85,7 +86,7 @@ class TwistdNode:
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         twistd = Path(sys.executable).with_name("twistd")
         return subprocess.Popen(
-            [*self._prefix, str(twistd), "-n", *self._twistd_options, self.plugin, *self._options],
+            [*self.prefix, str(twistd), "-n", *self._twistd_options, self.plugin, *self._options],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -215,7 +216,7 @@ class PutNode(TwistdNode):
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [*self._prefix, sys.executable, "-m", "rmqha.testing.putnode", *self._options],
+            [*self.prefix, sys.executable, "-m", "rmqha.testing.putnode", *self._options],
             stdout=subprocess.PIPE,
             stderr=log,
             stdin=subprocess.PIPE,

@@ -20,6 +20,7 @@ The network:
 - ``beans``: makes records of what ``fastjson`` has read.
 - ``brokerinfo``: what brokers answer about themselves.
 - ``requestfields``: header fields that clients send and brokers read.
+- ``slavefields``: header fields of what slaves of ours ask a master of ours.
 - ``subscription``: the tag expressions of consumers.
 - ``heartbeat``: the enumerations in a consumer's heartbeat.
 - ``offsettable``: tables of queue offsets between brokers and clients.

@@ -48,18 +48,22 @@ Sign = Callable[[Mapping[str, str], bytes, int], Mapping[str, str]]
 
 
 class RequestCode(IntEnum):
-    """Codes of the requests that we send or answer (spec/remoting.md 2)."""
+    """Codes of all requests of RocketMQ, by Java's names, and our own (spec/remoting.md 2)."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
     QUERY_MESSAGE = 12
+    QUERY_BROKER_OFFSET = 13
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
     UPDATE_AND_CREATE_TOPIC = 17
     UPDATE_AND_CREATE_TOPIC_LIST = 18
     GET_ALL_TOPIC_CONFIG = 21
+    GET_TOPIC_CONFIG_LIST = 22
+    GET_TOPIC_NAME_LIST = 23
     UPDATE_BROKER_CONFIG = 25
     GET_BROKER_CONFIG = 26
+    TRIGGER_DELETE_FILES = 27
     GET_BROKER_RUNTIME_INFO = 28
     SEARCH_OFFSET_BY_TIMESTAMP = 29
     GET_MAX_OFFSET = 30
@@ -78,12 +82,13 @@ class RequestCode(IntEnum):
     GET_ALL_CONSUMER_OFFSET = 43
     GET_ALL_DELAY_OFFSET = 45
     CHECK_CLIENT_CONFIG = 46
+    GET_CLIENT_CONFIG = 47
     UPDATE_AND_CREATE_ACL_CONFIG = 50
     DELETE_ACL_CONFIG = 51
     GET_BROKER_CLUSTER_ACL_INFO = 52
-    GET_TIMER_CHECK_POINT = 60
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53
     GET_BROKER_CLUSTER_ACL_CONFIG = 54
+    GET_TIMER_CHECK_POINT = 60
     GET_TIMER_METRICS = 61
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
@@ -101,6 +106,12 @@ class RequestCode(IntEnum):
     GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
     DELETE_SUBSCRIPTIONGROUP = 207
     GET_CONSUME_STATS = 208
+    SUSPEND_CONSUMER = 209
+    RESUME_CONSUMER = 210
+    RESET_CONSUMER_OFFSET_IN_CONSUMER = 211
+    RESET_CONSUMER_OFFSET_IN_BROKER = 212
+    ADJUST_CONSUMER_THREAD_POOL = 213
+    WHO_CONSUME_THE_MESSAGE = 214
     DELETE_TOPIC_IN_BROKER = 215
     DELETE_TOPIC_IN_NAMESRV = 216
     REGISTER_TOPIC_IN_NAMESRV = 217
@@ -112,6 +123,8 @@ class RequestCode(IntEnum):
     GET_TOPICS_BY_CLUSTER = 224
     UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225
     QUERY_TOPIC_CONSUME_BY_WHO = 300
+    REGISTER_FILTER_SERVER = 301
+    REGISTER_MESSAGE_FILTER_CLASS = 302
     QUERY_CONSUME_TIME_SPAN = 303
     GET_SYSTEM_TOPIC_LIST_FROM_NS = 304
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305
@@ -120,6 +133,9 @@ class RequestCode(IntEnum):
     QUERY_CORRECTION_OFFSET = 308
     CONSUME_MESSAGE_DIRECTLY = 309
     SEND_MESSAGE_V2 = 310
+    GET_UNIT_TOPIC_LIST = 311
+    GET_HAS_UNIT_SUB_TOPIC_LIST = 312
+    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
     CLONE_GROUP_OFFSET = 314
     VIEW_BROKER_STATS_DATA = 315
     CLEAN_UNUSED_TOPIC = 316
@@ -209,11 +225,11 @@ class RequestCode(IntEnum):
     TRIGGER_LITE_DISPATCH = 200_079
     BATCH_ACK_MESSAGE = 200_151
     GET_CONFIRMED_OFFSET = 47_001
-    """Our own: what a master's slaves hold (spec/remoting.md 2.20)."""
+    """Our own: what a master's slaves hold (spec/remoting.md 2.23)."""
     PROMISE_TO_FOLLOW = 47_002
-    """Our own: a failover cluster's leader asks a member not to try for the lead (spec/remoting.md 2.21)."""
+    """Our own: a failover cluster's leader asks a member not to try for the lead (spec/remoting.md 2.24)."""
     AWAIT_TABLE_CHANGES = 47_010
-    """Our own: a slave asks whether topics, groups or deletions have changed (spec/remoting.md 2.22)."""
+    """Our own: a slave asks whether topics, groups or deletions have changed (spec/remoting.md 2.25)."""
 
 
 class ResponseCode(IntEnum):
@@ -312,7 +328,9 @@ class AnswerForm:
         self._ext_fields = ext_fields
         self._varying = varying
         marks = {name: f"\1{name}" for name in varying}
-        text = _encode_json(RemotingCommand(0, MARK_OPAQUE, RESPONSE_FLAG, None, {**ext_fields, **marks})).decode()
+        text = _encode_json(
+            RemotingCommand(ResponseCode.SUCCESS, MARK_OPAQUE, RESPONSE_FLAG, None, {**ext_fields, **marks})
+        ).decode()
         before, _, after = text.replace("%", "%%").rpartition(str(MARK_OPAQUE))
         text = f"{before}%d{after}"
         for mark in marks.values():
@@ -326,7 +344,8 @@ class AnswerForm:
     def command(self, values: Sequence[str | int]) -> RemotingCommand:
         """The answer as a command."""
         return RemotingCommand(
-            0, ext_fields={**self._ext_fields, **dict(zip(self._varying, map(str, values), strict=True))}
+            ResponseCode.SUCCESS,
+            ext_fields={**self._ext_fields, **dict(zip(self._varying, map(str, values), strict=True))},
         )
 
     def head(self, request: RemotingCommand, values: tuple[str | int, ...]) -> bytes:

@@ -43,7 +43,7 @@ MAX_BYTES_SLOWLY = 16 * 1024
 """The limit for a request that is not strict JSON: the slow reader takes about 1.5 µs a byte."""
 MAX_OBJECTS = 32 * 1024
 """The limit for a request: several megabytes of the JSON that clients really send."""
-_DIGITS_AS_ZEROS = bytes(ord("0") if chr(code).isdigit() and code < 128 else code for code in range(256))
+_DIGITS_AS_ZEROS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
 _MANY_DIGITS = b"0" * 19
 ROWS_AT_ONCE = 256
 """Rows of a table that are read without a pause."""

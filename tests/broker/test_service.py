@@ -59,23 +59,6 @@ class BrokerServiceTests(BrokerStoreTestCase):
         self.assertEqual(main - fast, PULLS)
         self.assertLessEqual(SENDS, fast)
 
-    def test_all_that_clients_and_tools_need_is_answered(self) -> None:
-        elsewhere = set(range(100, 107)) | {205, 206, 216, 217, 219, 224, 304, 318, 319, 322, 327}  # the name server
-        to_clients = {
-            RequestCode.CHECK_TRANSACTION_STATE,
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-        }
-        of_the_node = {
-            RequestCode.GET_BROKER_RUNTIME_INFO,
-            RequestCode.GET_BROKER_CONFIG,
-            RequestCode.PROMISE_TO_FOLLOW,
-            RequestCode.GET_BROKER_HA_STATUS,
-        }
-        self.assertEqual(set(RequestCode) - elsewhere - to_clients - of_the_node, set(self.make().processors()))
-
     def test_a_slave_answers_all_that_a_master_does(self) -> None:
         self.assertEqual(self.make("SLAVE").processors().keys(), self.make().processors().keys())
 

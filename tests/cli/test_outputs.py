@@ -106,6 +106,18 @@ class OutputTests(SynchronousTestCase):
 
         self.check("the sink of Spark", sink)
 
+    def test_an_address_is_no_folder(self) -> None:
+        """``--output s3://bucket/orders`` made a folder ``s3:`` here, and said that all was archived."""
+        before, tree = Path.cwd(), self.tree()
+        self.addCleanup(os.chdir, before)
+        os.chdir(self.folder)
+        for name, arguments in COMMANDS.items():
+            filled = [each.format(store=self.store, lake=self.lake, output="s3://bucket/new") for each in arguments]
+            with self.subTest(name):
+                status, said = self.run_command(*filled)
+                self.assertEqual((status, self.tree()), (ExitCode.USAGE, tree), said)
+                self.assertIn("is an address, and this writes to folders", said)
+
     def test_places_beside_a_store_are_fine(self) -> None:
         for place in (self.folder / "new", self.folder / "store2", self.folder / "empty"):
             self.assertEqual(self.run_command("job", "archive", self.store, "--output", place)[0], 0)

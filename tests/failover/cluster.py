@@ -44,13 +44,14 @@ class Surroundings:
     """What a cluster is started with.
 
     ``options`` are further ones of each node, ``client`` those of who sends and reads, and ``command`` those of
-    ``rmqha cluster``. ``etcd`` is the coordinator in place of a witness. By default the name server is the witness's.
-    ``ttl`` is that of leases, in seconds.
+    ``rmqha cluster``. ``prefix`` is a command that executes the nodes and the witness. ``etcd`` is the coordinator in
+    place of a witness. By default the name server is the witness's. ``ttl`` is that of leases, in seconds.
     """
 
     options: Sequence[str] = ()
     client: Sequence[str] = ()
     command: Sequence[str] = ()
+    prefix: Sequence[str] = ()
     etcd: EtcdCluster | None = None
     name_server: str | None = None
     ttl: int = FAST["ttl"]
@@ -159,6 +160,7 @@ class Cluster:
     def __init__(self, work: Path, stack: ExitStack, names: str, surroundings: Surroundings) -> None:
         self._work, self._stack, self._surroundings = work, stack, surroundings
         self.witness = WitnessNode(work)
+        self.witness.prefix = surroundings.prefix
         if surroundings.etcd is None or surroundings.name_server is None:
             stack.enter_context(self.witness)
         etcd = surroundings.etcd
@@ -176,6 +178,7 @@ class Cluster:
             for number, name in enumerate(names)
         }
         for member in self.members.values():
+            member.prefix = surroundings.prefix
             stack.enter_context(member)
         self._loads: list[Load] = []
 
@@ -228,10 +231,10 @@ class Cluster:
         load.stop()
         self.assert_nothing_is_lost(load)
 
-    def load(self) -> Load:
-        """Send messages from now on."""
+    def load(self, *options: str) -> Load:
+        """Send messages from now on. ``options`` are further ones of ``tests.failover.load``."""
         topic = f"{TOPIC}{len(self._loads)}"
-        load = Load(self.name_server, topic, self._work / f"{topic}.log", self._surroundings.client)
+        load = Load(self.name_server, topic, self._work / f"{topic}.log", [*self._surroundings.client, *options])
         self._loads.append(load)
         self._stack.callback(load.stop)
         return load

@@ -30,7 +30,7 @@ PLANTED = {
     """,
     "rebuild forgets a queue": """
         from shutil import rmtree
-        from rmqha.pipeline.jobs import rebuild
+        from rmqha.store.derived import rebuild
         swap = rebuild.swap
         def spoilt(staged, *arguments):
             for queue in sorted(staged.glob("consumequeue/*/*"))[:1]:

@@ -59,10 +59,11 @@ def keys_of_release(release: str) -> set[str]:
 
 def request_codes(release: str) -> dict[str, int]:
     """The codes of all requests of this release, by name."""
-    name = "org.apache.rocketmq.remoting.protocol.RequestCode"
-    command = ["javap", "-public", "-constants", "-cp", str(_jar("rocketmq-remoting", release)), name]
+    artifact = "common" if release.startswith("4.") else "remoting"
+    name = f"org.apache.rocketmq.{artifact}.protocol.RequestCode"
+    command = ["javap", "-public", "-constants", "-cp", str(_jar(f"rocketmq-{artifact}", release)), name]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {found[1]: int(found[2]) for found in re.finditer(r"int (\w+) = (\d+);", shown)}
+    return {found[1]: int(found[2]) for found in re.finditer(r"(?:int|short) (\w+) = (\d+);", shown)}
 
 
 def listing() -> str:

@@ -27,7 +27,7 @@ TERSE = re.compile(
 DENSE = ("docs/spec", "docs/faults.md")
 """What TERSE is for: pages of facts, where every sentence counts."""
 PLAIN = (
-    *("README.md", "ARCHITECTURE.md", "SECURITY.md", "docs"),
+    *("README.md", "NEWS.md", "ARCHITECTURE.md", "SECURITY.md", "docs"),
     *("rmqha/broker", "rmqha/cli", "rmqha/client", "rmqha/ha", "rmqha/kit", "rmqha/namesrv", "rmqha/net", "rmqha/node"),
     *("rmqha/ops", "rmqha/pipeline", "rmqha/remoting", "rmqha/settings", "rmqha/store", "rmqha/web", "rmqha/wire"),
     *(f"rmqha/{path.name}" for path in (ROOT / "rmqha").glob("*.py")),
@@ -318,9 +318,7 @@ def test_pictures_are_small_and_shown() -> None:
     assert [path.name for path in pictures if f"(images/{path.name})" not in pages] == []
 
 
-@pytest.mark.parametrize(
-    "name", sorted(path.stem for path in (ROOT / "docs" / "make").glob("*.py") if path.stem != "screenshots")
-)
-def test_a_page_made_from_the_code_is_what_the_code_says(name: str) -> None:
-    made = runpy.run_path(str(ROOT / "docs" / "make" / f"{name}.py"))
-    assert (ROOT / "docs" / f"{name}.md").read_text() == made["page"](), f"run: python docs/make/{name}.py"
+@pytest.mark.parametrize("maker", runpy.run_path(str(ROOT / "docs" / "make"))["MAKERS"], ids=lambda maker: maker.stem)
+def test_a_page_made_from_the_code_is_what_the_code_says(maker: Path) -> None:
+    made = runpy.run_path(str(maker))
+    assert made["PAGE"].read_text() == made["page"](), "the page is not what the code says: run make pages"

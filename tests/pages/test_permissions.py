@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +23,7 @@ from rmqha.node.promising import PromiseProcessor
 from rmqha.settings.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand, RequestCode
-from tests.permissions import ADMINISTRATOR, OF_THE_WHOLE_BROKER, ROWS, Row, Surface
+from tests.permissions import ADMINISTRATOR, ANSWERED_BY_NOBODY, OF_THE_WHOLE_BROKER, ROWS, Row, Surface
 
 ROOT = Path(__file__).parents[2]
 PUSHED = re.compile(
@@ -44,6 +45,13 @@ def names(surface: Surface) -> set[RequestCode | str]:
     return {row.what for row in rows(surface)}
 
 
+def check_rows(surface: Surface, answered: Iterable[Any]) -> None:
+    """All that is answered there has a row, and nothing else has one."""
+    missing, idle = set(answered) - names(surface), names(surface) - set(answered)
+    assert not missing, f"tests/permissions.py has no row for {missing}: who may ask, and which test shows it?"
+    assert not idle, f"tests/permissions.py has rows for {idle}, which nobody answers"
+
+
 def test_each_request_of_a_broker_has_a_row(tmp_path: Path) -> None:
     unused = cast(Any, None)
     store = MessageStore(make_settings({"storePathRootDir": str(tmp_path)}))
@@ -58,7 +66,7 @@ def test_each_request_of_a_broker_has_a_row(tmp_path: Path) -> None:
         }
     finally:
         store.close()
-    assert names(Surface.BROKER) == answered
+    check_rows(Surface.BROKER, answered)
 
 
 def test_each_push_to_a_client_has_a_row() -> None:
@@ -66,16 +74,21 @@ def test_each_push_to_a_client_has_a_row() -> None:
         path.read_text() for folder in ("requests", "tables") for path in (ROOT / "rmqha/broker" / folder).glob("*.py")
     ]
     pushed = {RequestCode[one or other] for source in sources for one, other in PUSHED.findall(source)}
-    assert names(Surface.PUSH) == pushed | PASSED_ON
+    check_rows(Surface.PUSH, pushed | PASSED_ON)
 
 
 def test_each_request_of_a_name_server_has_a_row(tmp_path: Path) -> None:
-    assert names(Surface.NAME_SERVER) == set(NameServerService(Clock(), tmp_path, execute).processors())
+    check_rows(Surface.NAME_SERVER, NameServerService(Clock(), tmp_path, execute).processors())
+
+
+def test_each_named_code_has_a_row_or_nobody_answers_it() -> None:
+    """A code of RocketMQ that tools send is answered, if only with a reason."""
+    assert set(RequestCode) - {row.what for row in ROWS} == ANSWERED_BY_NOBODY
 
 
 def test_each_call_of_the_witness_has_a_row() -> None:
     calls = Calls(cast(Any, None), Logins(cast(Any, None)))
-    assert names(Surface.WITNESS) == {http.LOGIN, http.WATCH, *calls.by_path}
+    check_rows(Surface.WITNESS, {http.LOGIN, http.WATCH, *calls.by_path})
 
 
 def test_each_order_of_the_control_socket_has_a_row() -> None:
@@ -83,7 +96,7 @@ def test_each_order_of_the_control_socket_has_a_row() -> None:
     orders = {
         order for source in sources for found in ORDERS.findall(source) for order in re.findall(r'"(\w+)":', found)
     }
-    assert names(Surface.CONTROL) == orders
+    check_rows(Surface.CONTROL, orders)
 
 
 @pytest.mark.parametrize("row", rows(Surface.BROKER), ids=lambda row: RequestCode(row.what).name)
@@ -93,8 +106,9 @@ def test_a_row_says_what_the_gate_asks_for(row: Row) -> None:
         needs = needs_of(RemotingCommand(cast(int, row.what)), strict=True)
     except ValueError:  # it needs what its body names
         return
-    assert needs.admin == row.decides.startswith(ADMINISTRATOR)
-    assert (Need(WHOLE_BROKER, SUB) in needs.resources) == (row.decides == OF_THE_WHOLE_BROKER)
+    asked = f"rmqha/acl/needs.py asks for {needs}, and the row in tests/permissions.py says: {row.decides}"
+    assert needs.admin == row.decides.startswith(ADMINISTRATOR), asked
+    assert (Need(WHOLE_BROKER, SUB) in needs.resources) == (row.decides == OF_THE_WHOLE_BROKER), asked
 
 
 @pytest.mark.parametrize("surface", Surface)

@@ -126,7 +126,7 @@ def test_the_log_as_data(reader: Reader) -> None:
     assert "nothing was written" in reader.runs(prove)
     assert "every byte is proved" in reader.runs(restore)
     assert "identical" in reader.runs(verify)
-    compare, sends = commands_of("spark: What is missing")
+    compare, sends = commands_of("spark: Finding missing messages")
     assert "messages are there" in reader.runs(compare)
     (reader.folder / "sent.csv").write_text("key,time\nnever-stored,2026-11-23T10:00:00Z\n")
     assert "missing: TopicTest keys never-stored" in reader.fails(sends, 1)

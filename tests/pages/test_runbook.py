@@ -14,6 +14,7 @@ from rmqha.store.opening import OpeningPhase
 from rmqha.web.nodefacts import STATES
 
 ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 SOURCES_OF_WARNINGS = {
     "rmqha/node/opennode.py": (
@@ -32,7 +33,7 @@ def table(section: str) -> dict[str, str]:
     """The first cell of each row of a section's table, without backticks, and the last one."""
     _, _, text = RUNBOOK.partition(f"\n## {section}\n")
     rows = [line.strip("|").split(" | ") for line in text.partition("\n## ")[0].splitlines() if line.startswith("| ")]
-    return {row[0].strip(" `"): row[-1].strip() for row in rows[1:]}
+    return {LINK.sub(r"\1", row[0]).strip(" `"): row[-1].strip() for row in rows[1:]}
 
 
 class RunbookTests(SynchronousTestCase):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.pipeline.session import JavaError, find_java, session
 from tests.needs import need
 from tests.pipeline.lake import make_store

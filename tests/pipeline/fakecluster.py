@@ -7,8 +7,8 @@ from typing import Self
 
 import pytest
 
-from rmqha.pipeline.network import brokers
-from rmqha.pipeline.network.address import Node, Place
+from rmqha.pipeline import brokers
+from rmqha.pipeline.address import Node, Place
 from rmqha.pipeline.network.asking import NodeFacts
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.plan import open_log

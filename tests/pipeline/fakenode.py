@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from rmqha.pipeline.network.address import Place
+from rmqha.pipeline.address import Place
 from rmqha.wire.transfer import READER, TRANSFER_HEADER, ReportDecoder
 
 Behaviour = Callable[["FakeNode", socket.socket, int], None]

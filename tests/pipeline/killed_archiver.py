@@ -25,7 +25,8 @@ from rmqha.pipeline.jobs.compact import CompactChoices, compact
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.expire import expire
 from rmqha.pipeline.jobs.manifest import Archive
-from rmqha.pipeline.jobs.tableformats import TableFormat, begin_table
+from rmqha.pipeline.jobs.tableformats import begin_table
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.pipeline.schema import archive_schema
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, options_of, rows_of, visible_files
 from tests.pipeline.microbatches import Query

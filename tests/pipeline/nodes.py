@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from rmqha.pipeline.network.address import Node, RemoteLog
+from rmqha.pipeline.address import Node, RemoteLog
 from rmqha.pipeline.plan import LogPlan
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import write_log

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from tests.needs import need
 
 PACKAGES = {TableFormat.DELTA: "deltalake", TableFormat.ICEBERG: "pyiceberg.catalog.sql"}

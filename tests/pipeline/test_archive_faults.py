@@ -13,14 +13,13 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from rmqha.pipeline.errors import DataLossError
 from rmqha.pipeline.jobs import manifest
 from rmqha.pipeline.jobs.archive import Archived, archive
 from rmqha.pipeline.jobs.engine import LocalEngine, Progress, Summary
 from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, STAGING_FOLDER, Archive, ArchiveError, archived_paths
-from rmqha.pipeline.segments import Split
-from rmqha.store.errors import StoreInUse
+from rmqha.store.errors import DataLossError, StoreInUse
 from rmqha.store.log.mappedfile import file_name
+from rmqha.store.log.splits import Split
 from rmqha.store.nodestate import Offsets
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.pipeline.boundaries import MAX_RECORD_BYTES
-from rmqha.pipeline.errors import BoundaryError
 from rmqha.pipeline.plan import open_log
 from rmqha.store.derived.consumequeue import PRE_BLANK, UNIT
+from rmqha.store.errors import BoundaryError
 from rmqha.store.log.mappedfile import file_name
 from rmqha.testing.records import make_record
 from rmqha.wire.record import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, Record

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.pipeline.errors import DataLossError
 from rmqha.pipeline.jobs.archive import Archived, archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import (
@@ -25,7 +24,7 @@ from rmqha.pipeline.jobs.manifest import (
     uncovered,
 )
 from rmqha.pipeline.plan import open_log
-from rmqha.store.errors import StoreError, StoreInUse
+from rmqha.store.errors import DataLossError, StoreError, StoreInUse
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank

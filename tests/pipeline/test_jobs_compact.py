@@ -20,10 +20,10 @@ from rmqha.pipeline.jobs.expire import expire
 from rmqha.pipeline.jobs.manifest import STAGING_FOLDER, Archive, ArchivedFile, ArchiveError, archived_paths
 from rmqha.pipeline.jobs.messages import archived_messages
 from rmqha.pipeline.jobs.restore import plan_restore, restore
-from rmqha.pipeline.jobs.tableformats import TableFormat
-from rmqha.pipeline.segments import Split
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import NoStore, StoreError, StoreInUse
+from rmqha.store.log.splits import Split
 from tests.pipeline.lake import (
     SEGMENT_SIZE,
     archived_offsets,

@@ -13,7 +13,7 @@ from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.expire import Expired, expire
 from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, archived_paths
 from rmqha.pipeline.jobs.restore import NotRestorable, plan_restore, restore
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import NoStore
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, options_of, visible_files

@@ -14,16 +14,17 @@ from unittest import mock
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.pipeline.jobs import rebuild as rebuild_module
 from rmqha.pipeline.jobs.engine import Engine, LocalEngine, Progress, SparkEngine, Summary, WrongBoundary
-from rmqha.pipeline.jobs.rebuild import Rebuilt, rebuild
-from rmqha.pipeline.segments import Split
+from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.settings.settings import Settings
+from rmqha.store.derived import rebuild as rebuild_module
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.queuetable import QueueTable
+from rmqha.store.derived.rebuild import Rebuilt
 from rmqha.store.errors import StoreInUse
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
+from rmqha.store.log.splits import Split
 from rmqha.store.offline.audit import audit
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.records import make_record

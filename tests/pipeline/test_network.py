@@ -12,12 +12,13 @@ from click.testing import CliRunner
 
 from rmqha.cli import main
 from rmqha.kit.events import Event
-from rmqha.pipeline.errors import DataLossError, OptionError
-from rmqha.pipeline.network.brokers import open_logs
+from rmqha.pipeline.brokers import open_logs
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.network.segment import NetworkSegment, NoNodeLeft
 from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.segments import read_records
+from rmqha.store.errors import DataLossError
 from rmqha.testing.nodes import PutNode, free_port
 from tests.net.tls.authority import Authority
 from tests.pipeline.lake import archived_offsets

@@ -10,16 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import Archive, ArchiveError, WrongArchive, archived_paths
 from rmqha.pipeline.jobs.origin import Origin, broker_folder
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.pipeline.network import segment as segments
 from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.sqltypes import sql_type
 from rmqha.pipeline.views import view_schema
+from rmqha.store.errors import DataLossError
 from rmqha.testing.records import make_record
 from tests.pipeline.fakecluster import ADDRESS, FakeCluster
 from tests.pipeline.lake import archived_offsets, make_store, options_of, rows_of, visible_files

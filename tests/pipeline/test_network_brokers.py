@@ -8,12 +8,13 @@ import pytest
 from pyspark.sql.types import StructType
 
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.pipeline import brokers
+from rmqha.pipeline.address import Node, Place
+from rmqha.pipeline.brokers import Brokers, NoAnswer
 from rmqha.pipeline.cli import Jobs
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.network import asking, brokers
-from rmqha.pipeline.network.address import Node, Place
+from rmqha.pipeline.network import asking
 from rmqha.pipeline.network.asking import NodeFacts, NodeRefuses, ask_unknown_topics
-from rmqha.pipeline.network.brokers import Brokers, NoAnswer
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.segment import NoNodeLeft
 from rmqha.pipeline.options import parse_options

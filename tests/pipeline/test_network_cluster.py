@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow.parquet as pq
 import pytest
 
-from rmqha.pipeline.network.brokers import open_logs
+from rmqha.pipeline.brokers import open_logs
 from rmqha.pipeline.options import parse_options
 from rmqha.wire.layout import BLANK_MAGIC_CODE
 from tests.interop import conftest as interop

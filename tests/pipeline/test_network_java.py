@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rmqha.pipeline.brokers import open_logs
 from rmqha.pipeline.jobs.origin import broker_folder
-from rmqha.pipeline.network.brokers import open_logs
 from rmqha.pipeline.network.segment import NetworkSegment
 from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.plan import LogPlan

@@ -14,7 +14,8 @@ import pytest
 from rmqha.kit.events import Event
 from rmqha.pipeline.jobs.manifest import Archive
 from rmqha.pipeline.jobs.origin import broker_folder
-from rmqha.pipeline.jobs.tableformats import TableFormat, begin_table
+from rmqha.pipeline.jobs.tableformats import begin_table
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.pipeline.schema import archive_schema
 from rmqha.store.log.mappedfile import file_name
 from rmqha.testing.nodes import NameServerNode, PutNode, free_port

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rmqha.cli import main
+from rmqha.pipeline import brokers as asked_brokers
+from rmqha.pipeline.address import Place
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.origin import broker_folder
-from rmqha.pipeline.network import brokers as asked_brokers
-from rmqha.pipeline.network.address import Place
 from rmqha.pipeline.network.lines import NodeFailed
 from tests.pipeline.fakecluster import ADDRESS, FakeCluster
 from tests.pipeline.stores import options

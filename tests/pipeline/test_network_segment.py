@@ -8,17 +8,18 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from rmqha.pipeline.errors import CorruptLogError, DataLossError
-from rmqha.pipeline.network import brokers
+from rmqha.pipeline import brokers
+from rmqha.pipeline.address import Access, Node, Place, RemoteLog, TLSPaths
 from rmqha.pipeline.network import segment as segments
 from rmqha.pipeline.network import stream as streams
-from rmqha.pipeline.network.address import Access, Node, Place, RemoteLog, TLSPaths
 from rmqha.pipeline.network.asking import NodeFacts
 from rmqha.pipeline.network.lines import connect
 from rmqha.pipeline.network.segment import NetworkSegment, NoNodeLeft
 from rmqha.pipeline.network.stream import Pace
 from rmqha.pipeline.options import parse_options
-from rmqha.pipeline.segments import Split, read_records
+from rmqha.pipeline.segments import read_records
+from rmqha.store.errors import CorruptLogError, DataLossError
+from rmqha.store.log.splits import Split
 from rmqha.wire.transfer import READER, encode_report
 from tests.pipeline.fakenode import Behaviour, FakeNode, frame, send, send_all, send_nothing, send_to
 from tests.pipeline.stores import end_of, lay_records, plain_records

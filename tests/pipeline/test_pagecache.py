@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from rmqha.pipeline.options import Options
-from rmqha.pipeline.pagecache import cached_pages
 from rmqha.pipeline.plan import open_log
-from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.segments import read_selected
 from rmqha.store.log.mappedfile import file_name
+from rmqha.store.log.pagecache import cached_pages
+from rmqha.store.log.splits import Split
 from tests.pipeline.stores import make_store, options, plain_records
 
 SEGMENT_SIZE = 1 << 20

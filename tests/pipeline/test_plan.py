@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan, open_log
-from rmqha.pipeline.segments import RECORD_START_BYTES
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import CorruptLogError, DataLossError, StoreError
 from rmqha.store.log.mappedfile import file_name, list_segments
+from rmqha.store.log.splits import RECORD_START_BYTES
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.testing.records import FIRST_STORE_TIMESTAMP_MS
 from rmqha.wire.record import Record

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
-from rmqha.pipeline.jobs import rebuild as rebuild_module
 from rmqha.pipeline.jobs.engine import LocalEngine
-from rmqha.pipeline.jobs.rebuild import rebuild, rebuild_in_place
+from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.settings.settings import Settings
 from rmqha.store.derived import consumequeue
+from rmqha.store.derived import rebuild as rebuild_module
+from rmqha.store.derived.rebuild import rebuild_in_place
 from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import ABORT_FILE, MessageStore
 from rmqha.store.nodestate import NodeState, Offsets

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.pipeline.errors import BoundaryError, CorruptLogError, DataLossError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan, open_log
-from rmqha.pipeline.segments import SegmentReader, read_records
+from rmqha.pipeline.segments import read_records
+from rmqha.store.errors import BoundaryError, CorruptLogError, DataLossError
 from rmqha.store.log.mappedfile import file_name
+from rmqha.store.log.splits import SegmentReader
 from rmqha.testing.records import make_record
 from rmqha.wire.columns import Records
 from rmqha.wire.record import Record, encode_record
@@ -140,7 +141,7 @@ def test_skipping_ends_with_the_file_or_the_log(store: Path, number: str) -> Non
 def test_a_start_is_found_wherever_a_search_window_ends(
     store: Path, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    monkeypatch.setattr("rmqha.pipeline.segments.SEARCH_BYTES", window)
+    monkeypatch.setattr("rmqha.store.log.splits.SEARCH_BYTES", window)
     records = make_store(store, plain_records(6))
     starts = [record.physical_offset for record in records]
     with SegmentReader(str(segment(store)), 0) as reader:

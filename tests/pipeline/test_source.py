@@ -27,10 +27,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS
-from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.logstream import LogStreamReader, SplitPartition
 from rmqha.pipeline.options import parse_options
-from rmqha.pipeline.source import LogReader, LogStreamReader, SplitPartition
+from rmqha.pipeline.source import LogReader
 from rmqha.pipeline.views import view_reader
+from rmqha.store.errors import DataLossError
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.testing.records import make_record

@@ -24,7 +24,7 @@ from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.expire import expire
 from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, ArchiveError, archived_paths
 from rmqha.pipeline.jobs.restore import plan_restore, restore
-from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat
+from rmqha.pipeline.jobs.tablelog import FOLDERS, Change, TableFormat
 from rmqha.pipeline.schema import archive_schema
 from rmqha.settings.settings import Settings
 from tests.pipeline.bodies.test_archived import lay

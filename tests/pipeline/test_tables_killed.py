@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, STAGING_FOLDER, Archive, archived_paths
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from tests.pipeline.lake import SEGMENT_SIZE, archived_offsets, make_store, visible_files
 from tests.pipeline.test_jobs_archive import offsets_of
 from tests.pipeline.test_tables import check_once
@@ -19,7 +19,7 @@ ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 ONE = """
 import sys
 from pathlib import Path
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from tests.pipeline.killed_archiver import RUNS
 RUNS[sys.argv[1]][1](Path(sys.argv[2]), Path(sys.argv[3]), TableFormat(sys.argv[4]))
 """

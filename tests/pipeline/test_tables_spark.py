@@ -18,7 +18,7 @@ from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.compact import compact
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import archived_paths
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from tests.interop.rocketmq import COMMAND_TIMEOUT_S, InteropError, built_class_path, java_home_problem
 from tests.needs import need
 from tests.pipeline.lake import archived_offsets, make_store, options_of, rows_of

@@ -1,11 +1,13 @@
 """Prints the rooms of ``rmqha``, floor by floor, and circles of imports: ``python -m tests.rules.rooms``.
 
 A room is a folder of the package, or a module at its root. It stands one floor above the highest room that it imports.
-``PYTHONPATH=DIR`` shows another checkout. Exit code 1: there is a circle.
+``python -m tests.rules.rooms rmqha.store`` shows the floors within a room. ``PYTHONPATH=DIR`` shows another checkout.
+Exit code 1: there is a circle.
 """
 
 import sys
 from collections.abc import Mapping, Set
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
 import grimp
@@ -14,6 +16,7 @@ Imports = Mapping[str, Set[str]]
 """What each module, or each room, imports."""
 
 
+@cache
 def modules_of(package: str) -> Imports:
     """The imports between all modules of a package, those inside functions too."""
     graph = grimp.build_graph(package, cache_dir=None)
@@ -55,20 +58,32 @@ def circle_of(imports: Imports) -> list[str]:
     return []
 
 
-def main() -> int:
+def circles_of(package: str) -> dict[str, list[str]]:
+    """A circle of imports between the modules of a package, and between the parts of each package in it."""
+    modules = modules_of(package)
+    packages = {above for module in modules if (above := module.rpartition(".")[0])}
+    found = {above: circle_of(rooms_of(modules, above)) for above in packages}
+    return {name: circle for name, circle in {"": circle_of(modules), **found}.items() if circle}
+
+
+def main(package: str = "rmqha") -> int:
     """Print the picture."""
     modules = modules_of("rmqha")
-    rooms = rooms_of(modules, "rmqha")
-    packages = {module.split(".")[1] for module in modules if module.count(".") > 1}
+    rooms = rooms_of(modules, package)
+    within = [module.removeprefix(f"{package}.") for module in modules if module.startswith(f"{package}.")]
+    packages = {module.split(".")[0] for module in within if "." in module}
     at_root = ", ".join(sorted(rooms.keys() - packages))
-    print(f"{len(modules)} modules in {len(packages)} rooms, and at the root: {at_root}")
-    if not (circle := circle_of(rooms)):
+    print(f"{len(within)} modules in {len(packages)} rooms, and at the root: {at_root}")
+    circles = circles_of("rmqha")
+    if package not in circles:
         for number, floor in reversed(list(enumerate(floors_of(rooms), 1))):
             print(f"{number:2}  {', '.join(floor)}")
-    circle = circle or circle_of(modules)
-    print("circle: " + " -> ".join(circle) if circle else "no circle of imports")
-    return 1 if circle else 0
+    for name, circle in circles.items():
+        print(f"circle in {name or 'all modules'}: {' -> '.join(circle)}")
+    if not circles:
+        print("no circle of imports")
+    return 1 if circles else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

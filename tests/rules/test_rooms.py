@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from tests.rules.rooms import floors_of, modules_of, rooms_of
+from tests.rules.rooms import circle_of, circles_of, floors_of, modules_of, rooms_of
 
 ROOT = Path(__file__).parents[2]
 ROOT_MODULES = {"__init__.py", "namesrv_tap.py", "tap.py"}
@@ -50,6 +50,15 @@ def test_the_contract_and_the_picture_are_what_the_code_has() -> None:
     assert floors == layers()
     assert floors == drawn()
     assert len(floors) <= MAX_FLOORS
+
+
+def test_no_circle_of_imports() -> None:
+    """Not between modules, not even by an import inside a function, and not between the parts of a package."""
+    assert circles_of("rmqha") == {}
+
+
+def test_no_circle_between_the_modules_of_the_tests() -> None:
+    assert circle_of(modules_of("tests")) == []
 
 
 def test_the_root_has_doors_only() -> None:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.kit.events import Event
 from rmqha.settings.confkeys import EFFECTS, REFUSED, check_keys, java_keys, judge_keys, nearest
-from rmqha.settings.settings import SETTING_KEYS, Settings, SettingsError
+from rmqha.settings.settings import SETTING_KEYS, SettingsError
 from rmqha.testing.nodes import TwistdNode, free_port
 from tests.cli.test_cli import CommandTestCase
 from tests.test_tap import OptionsTestCase
@@ -74,7 +73,7 @@ class KeysTests(SynchronousTestCase):
     def test_each_key_is_known(self) -> None:
         check_keys(dict.fromkeys(java_keys() | SETTING_KEYS, "x"))
 
-    @given(st.sampled_from(sorted(setting.metadata["key"] for setting in fields(Settings))), st.data())
+    @given(st.sampled_from(sorted(SETTING_KEYS)), st.data())
     def test_two_neighbours_exchanged_are_found_out(self, key: str, data: st.DataObject) -> None:
         """The commonest slip of the keyboard, at any place of any key."""
         at = data.draw(st.integers(0, len(key) - 2))

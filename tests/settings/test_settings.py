@@ -1,5 +1,6 @@
 """``broker.conf`` as RocketMQ writes it, and what of it cannot be used."""
 
+from dataclasses import fields
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -8,10 +9,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings.settings import (
     SETTING_KEYS,
+    SETTINGS,
     BrokerRole,
     FlushDiskType,
     Settings,
     SettingsError,
+    derived_key,
     make_settings,
     properties_of,
     read_properties,
@@ -104,6 +107,28 @@ class BrokerConfTests(SynchronousTestCase):
             with self.assertRaises(SettingsError, msg=repr(content)) as caught:
                 self.read(content)
             self.assertIn("broker.conf", str(caught.exception))
+
+
+class KeysTests(SynchronousTestCase):
+    """RocketMQ's keys, by the fields' names."""
+
+    def test_a_key_is_derived_from_its_field(self) -> None:
+        for name, key in (
+            ("offset_check_in_slave", "offsetCheckInSlave"),
+            ("ha_housekeeping_interval_ms", "haHousekeepingInterval"),
+            ("max_message_size_bytes", "maxMessageSize"),
+            ("file_reserved_time_hours", "fileReservedTime"),
+        ):
+            self.assertEqual(derived_key(name), key)
+            self.assertEqual(SETTINGS[key].name, name)
+
+    def test_a_key_is_written_only_where_it_differs(self) -> None:
+        written = {setting.name: setting.metadata["key"] for setting in fields(Settings) if setting.metadata["key"]}
+        self.assertEqual({name for name, key in written.items() if key == derived_key(name)}, set())
+        self.assertEqual(written["tls_server_mode"], "tls.server.mode")
+
+    def test_no_two_fields_have_one_key(self) -> None:
+        self.assertEqual(len(SETTINGS), len(fields(Settings)))
 
 
 class PropertiesTests(SynchronousTestCase):

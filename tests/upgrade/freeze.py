@@ -5,6 +5,8 @@
 - ``data.tar.xz``: a master's store after SIGKILL and after a clean stop, its slave's, those of a failover pair with its
   witness, archives (Parquet, Delta, Iceberg), and files of settings;
 - ``expected.json``: what is in them;
+- ``notes.tar.xz``: what goes on later: a replay that was killed with what it had sent, a name server's folder, a store
+  whose log was cut, an archive that a stream of Spark writes with its checkpoint;
 - ``rmqha.tar.xz``: the package as its wheel installs it, for nodes of that tree beside nodes of a newer one.
 
 ``test_frozen.py`` opens them with the tree of today. Do not write them again: an older tree wrote them, and that is
@@ -46,7 +48,10 @@ from tests.waiting import wait_until
 PROJECT = Path(__file__).parents[2]
 SMALL = ("--set=mappedFileSizeCommitLog=16384", "--set=mappedFileSizeConsumeQueue=6000", "--set=maxHashSlotNum=1000")
 UNCLEAN, CLEAN = "master-unclean", "master-clean"
-PACKAGE, STORES, EXPECTED = "rmqha.tar.xz", "data.tar.xz", "expected.json"
+PACKAGE, STORES, NOTES, EXPECTED = "rmqha.tar.xz", "data.tar.xz", "notes.tar.xz", "expected.json"
+REPLAY = ("--topic=Orders", "--any-queue")
+"""The options of the replay that was killed."""
+COMMAND = (sys.executable, "-m", "rmqha.cli")
 
 
 def facts_of(store: Path) -> dict[str, Any]:
@@ -249,6 +254,65 @@ def make_archives(store: Path, out: Path) -> None:
         subprocess.run([*command, "--engine=local"], check=True, cwd=out)
 
 
+def make_replay(store: Path, work: Path, out: Path) -> None:
+    """A replay that was killed, what it keeps, and the store that it has sent a part of the messages to."""
+    out.mkdir()
+    with NameServerNode(work) as names:
+        options = ["--role=async-master", "--name=broker-r", "--port=0", f"--namesrv={names.address}", *SMALL]
+        with TwistdNode(work, options, store=out / "target", name="target") as target:
+            target.port("remoting")
+            words = ("replay", store.name, *REPLAY, f"--namesrv={names.address}", "--rate=20")
+            with subprocess.Popen((*COMMAND, *words, f"--progress={out / 'progress'}"), cwd=store.parent) as replay:
+                wait_until(lambda: messages_of(out / "target", "Orders") > 30, "a part of the messages")
+                replay.kill()
+            assert target.stop() == 0
+        change = any_answer(
+            names.address,
+            RequestCode.PUT_KV_CONFIG,
+            {"namespace": "ORDER_TOPIC_CONFIG", "key": "Orders", "value": "broker-r:4"},
+        )
+        assert change.code == ResponseCode.SUCCESS
+        assert names.stop() == 0
+        shutil.copytree(names.folder, out.parent / "namesrv")
+
+
+def messages_of(store: Path, topic: str) -> int:
+    """How many messages of a topic a store has now; 0 before it has a log."""
+    if not any((store / "commitlog").glob("*")):
+        return 0
+    return sum(count for name, (_, count) in facts_of(store)["queues"].items() if name.startswith(f"{topic}/"))
+
+
+def make_cut(store: Path) -> None:
+    """The store's last message is damaged, and ``recover`` has cut it."""
+    last = max((store / "commitlog").iterdir())
+    with last.open("r+b") as file:
+        place = last.read_bytes().rindex(b"Orders")
+        file.seek(place - 2)
+        file.write(b"?")
+    subprocess.run((*COMMAND, "recover", str(store), "--apply", "--force"), check=True)
+    assert any((store / "rmqha" / "cut").iterdir())
+
+
+def make_stream(store: Path, out: Path) -> None:
+    """The archive that a stream of Spark has begun, and its checkpoint."""
+    from rmqha.pipeline.session import session  # needs Java
+
+    with session() as spark:
+        splits = spark.readStream.format("rmqha").option("view", "splits").load(str(store))
+        writing = splits.writeStream.format("rmqha_archive").option("checkpointLocation", str(out / "checkpoint"))
+        writing.trigger(availableNow=True).start(str(out / "lake")).awaitTermination()
+
+
+def make_notes(store: Path, work: Path, out: Path) -> None:
+    """All of ``NOTES``, from a master's store."""
+    make_replay(store, work, out / "replay")
+    shutil.copytree(store, out / "cut")
+    make_cut(out / "cut")
+    (out / "stream").mkdir()
+    make_stream(store, out / "stream")
+
+
 def make_settings(out: Path) -> None:
     """Files that operators write."""
     folder = out / "settings"
@@ -298,6 +362,10 @@ def main(target: Path) -> None:
         stores = [folder for folder in out.iterdir() if (folder / "commitlog").is_dir()]
         expected["stores"] = {store.name: facts_of(store) for store in sorted(stores)}
         pack(out, target / STORES)
+        notes = Path(name) / "notes"
+        notes.mkdir()
+        make_notes(out / CLEAN, work, notes)
+        pack(notes, target / NOTES)
         (target / EXPECTED).write_text(json.dumps(expected, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
         make_package(target, work)
 

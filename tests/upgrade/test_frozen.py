@@ -21,7 +21,7 @@ from rmqha.coordination.address import read_login
 from rmqha.coordination.witness.journal import Journal
 from rmqha.failover.knownfile import read_known
 from rmqha.pipeline.jobs.manifest import Archive, archived_paths
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.settings.settings import BrokerRole, make_settings, read_properties
 from rmqha.store.keptsettings import read_kept_settings
 from rmqha.store.nodestate import NodeState
@@ -30,20 +30,13 @@ from rmqha.testing.nodes import NameServerNode, TwistdNode
 from tests.failover.cluster import running_cluster
 from tests.pipeline.lake import rows_of
 from tests.pipeline.tables import table_offsets
+from tests.upgrade.conftest import FROZEN
 from tests.upgrade.freeze import CLEAN, EXPECTED, PACKAGE, STORES, UNCLEAN, facts_of
 from tests.waiting import wait_until
 
-FROZEN = Path(__file__).parents[1] / "data" / "frozen"
 KNOWN: dict[str, Any] = json.loads((FROZEN / EXPECTED).read_text("utf-8"))
 STORE_NAMES = sorted(KNOWN["stores"])
 RMQHA = str(Path(sys.executable).with_name("rmqha"))
-
-
-@pytest.fixture
-def frozen(tmp_path: Path) -> Path:
-    """All of it, to be changed at will."""
-    unpack(FROZEN / STORES, tmp_path)
-    return tmp_path
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.broker.requests.confirmed import AFTER, HOLD_SECONDS, OFFSET
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.events import Event
 from rmqha.remoting.client import RemotingClient
@@ -23,6 +22,7 @@ from rmqha.remoting.protocol import RemotingError
 from rmqha.store.interfaces import ICommitLog
 from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.command import RequestCode, ResponseCode
+from rmqha.wire.slavefields import CONFIRMED, CONFIRMED_HOLD_SECONDS, KNOWN
 
 PAUSE_SECONDS = 0.02
 """Between two questions, at least."""
@@ -106,9 +106,9 @@ class ConfirmedFollower(Service):
             after = -1 if self._confirmed is None else self._confirmed
             try:
                 answer = await client.call(
-                    RequestCode.GET_CONFIRMED_OFFSET, {AFTER: str(after)}, timeout=2 * HOLD_SECONDS
+                    RequestCode.GET_CONFIRMED_OFFSET, {KNOWN: str(after)}, timeout=2 * CONFIRMED_HOLD_SECONDS
                 )
-                self._confirmed, self._problem = int(answer.ext_fields[OFFSET]), None
+                self._confirmed, self._problem = int(answer.ext_fields[CONFIRMED]), None
             except CancelledError:
                 raise
             except Exception as error:  # of any kind: it is asked again

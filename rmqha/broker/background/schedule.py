@@ -23,7 +23,7 @@ from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.log.flush import RunInThread
-from rmqha.store.message import Message, PutMessageResult, PutMessageStatus, put_again
+from rmqha.store.message import NEVER_STORED, Message, PutMessageResult, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import DelayOffsetTable
 from rmqha.store.readlimit import Wait
@@ -41,7 +41,6 @@ MAX_SLEEP_SECONDS = 1.0
 MAX_QUEUE_DIGITS = 9
 DELIVERY_BATCH = 32
 """Messages of one level that are delivered before other levels have their turn."""
-NEVER_STORED = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 
 
 class ScheduleMessageService(ConfigManager[DelayOffsetTable]):

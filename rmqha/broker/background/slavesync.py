@@ -29,7 +29,6 @@ from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.restarts import RestartJudge
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.timercheck import TimerCheckPoints
-from rmqha.broker.requests import tablechanges
 from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.groups import TOOLS_CONSUMER_GROUP
 from rmqha.ha.slave.contact import iso_of
@@ -55,6 +54,7 @@ from rmqha.store.metadata import (
     topic_at_group,
 )
 from rmqha.store.nodestate import TOPICS_UP_TO
+from rmqha.wire import slavefields
 from rmqha.wire.beans import unknown_fields
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient, loads_table_in_steps
@@ -85,9 +85,9 @@ TABLE_NAMES = {
 }
 """The JSON key of each table's rows."""
 VERSION_NAMES = {
-    RequestCode.GET_ALL_TOPIC_CONFIG: tablechanges.TOPICS,
-    RequestCode.GET_ALL_CONSUMER_OFFSET: tablechanges.OFFSETS,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: tablechanges.GROUPS,
+    RequestCode.GET_ALL_TOPIC_CONFIG: slavefields.TOPICS,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: slavefields.OFFSETS,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: slavefields.GROUPS,
 }
 """The name of each table's version, if a master of ours tells it."""
 
@@ -144,7 +144,7 @@ class MasterClient:
 
     async def await_changes(self, known: Mapping[str, str], hold_seconds: float) -> RemotingCommand:
         """The versions of the tables, once they are not those that are known. Raises what ``log_end`` raises."""
-        fields = {**known, tablechanges.HOLD_MS: str(int(hold_seconds * 1000))}
+        fields = {**known, slavefields.HOLD_MS: str(int(hold_seconds * 1000))}
         return await self._main.call(RequestCode.AWAIT_TABLE_CHANGES, fields, timeout=ANSWER_SECONDS)
 
     async def timer_check_point(self) -> bytes:
@@ -317,7 +317,7 @@ class SlaveSynchronize(PeriodicService):
             self._store.restarts.drop(judged)  # dispatch comes to later ones after the marks in a later turn
 
     async def _ask_for_changes(self, master: MasterClient) -> None:
-        known = {name: self._taken[name] for name in tablechanges.AWAITED if name in self._taken}
+        known = {name: self._taken[name] for name in slavefields.AWAITED if name in self._taken}
         failing = None
         try:
             answer = await master.await_changes(known, LOOK_SECONDS)
@@ -326,8 +326,8 @@ class SlaveSynchronize(PeriodicService):
             self._versions = answer.ext_fields
             if answer.body:
                 table = await self._turns.run(DeletedTopicTable.reading(loads_lenient(answer.body)))
-                await self._deleted.follow(table, int(answer.ext_fields[tablechanges.MIN_OFFSET]))
-            self._taken[tablechanges.DELETED] = answer.ext_fields[tablechanges.DELETED]
+                await self._deleted.follow(table, int(answer.ext_fields[slavefields.MIN_OFFSET]))
+            self._taken[slavefields.DELETED] = answer.ext_fields[slavefields.DELETED]
         except CancelledError:
             raise
         except RemotingError as error:

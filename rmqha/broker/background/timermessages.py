@@ -32,7 +32,6 @@ from rmqha.broker.background.schedule import (
     DELIVERY_BATCH,
     FIRST_DELAY_SECONDS,
     MAX_SLEEP_SECONDS,
-    NEVER_STORED,
     delivered_message,
 )
 from rmqha.broker.background.timerindex import Special, TimerIndex, Waiting
@@ -44,7 +43,7 @@ from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.log.flush import RunInThread
-from rmqha.store.message import Message, PutMessageStatus, put_again
+from rmqha.store.message import NEVER_STORED, Message, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER

@@ -1,4 +1,4 @@
-"""Tells slaves what is confirmed, so that their consumers read no more than that (spec/remoting.md 2.20)."""
+"""Tells slaves what is confirmed, so that their consumers read no more than that (spec/remoting.md 2.23)."""
 
 from twisted.internet.defer import TimeoutError as WaitedInVain
 from twisted.internet.interfaces import IReactorTime
@@ -8,13 +8,10 @@ from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.slavefields import CONFIRMED, CONFIRMED_HOLD_SECONDS, KNOWN
 
-HOLD_SECONDS = 5.0
-"""How long a question is held if nothing more is confirmed."""
 MAX_HELD_QUESTIONS = 256
 """Further questions are answered at once."""
-OFFSET, AFTER = "offset", "after"
-"""The fields of answer and request."""
 
 
 class ConfirmedProcessor:
@@ -34,13 +31,13 @@ class ConfirmedProcessor:
         limit = self._limit
         if limit is None:
             raise RequestRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "readUpTo is not confirmed here")
-        after = Header(request).integer(AFTER, default=-1)
+        after = Header(request).integer(KNOWN, default=-1)
         if limit.is_lifted:
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "reads have no limit here: an operator lifted it")
         if limit.offset > after or self._held >= MAX_HELD_QUESTIONS:
             return self._answer()
         self._held += 1
-        return limit.reached(after + 1).addTimeout(HOLD_SECONDS, self._clock).addBoth(self._waited)
+        return limit.reached(after + 1).addTimeout(CONFIRMED_HOLD_SECONDS, self._clock).addBoth(self._waited)
 
     def _waited(self, result: Failure | None) -> RemotingCommand | Failure:
         self._held -= 1
@@ -50,4 +47,4 @@ class ConfirmedProcessor:
 
     def _answer(self) -> RemotingCommand:
         assert self._limit is not None, "asked only with a limit"
-        return RemotingCommand(ResponseCode.SUCCESS, ext_fields={OFFSET: str(self._limit.offset)})
+        return RemotingCommand(ResponseCode.SUCCESS, ext_fields={CONFIRMED: str(self._limit.offset)})

@@ -1,4 +1,4 @@
-"""Tells slaves of ours when topics, groups or deletions change, so that they copy them at once (spec/remoting.md 2.22).
+"""Tells slaves of ours when topics, groups or deletions change, so that they copy them at once (spec/remoting.md 2.25).
 
 A question is held until something changes, so an idle slave costs a small answer a second, and a change costs each
 slave one copy. A slave asks for the tables themselves as Java's do.
@@ -18,14 +18,11 @@ from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.slavefields import AWAITED, DELETED, HOLD_MS, MIN_OFFSET
 
 MAX_HOLD_MS = 5_000
 MAX_HELD_QUESTIONS = 256
 """Further questions are answered at once."""
-TOPICS, GROUPS, DELETED, OFFSETS, MIN_OFFSET, HOLD_MS = "topics", "groups", "deleted", "offsets", "minOffset", "holdMs"
-"""The fields: the versions of four tables, where the log starts, and how long a question may be held."""
-AWAITED = (TOPICS, GROUPS, DELETED)
-"""The tables whose changes a question waits for. Consumer offsets change all the time."""
 
 
 class _Counted(NamedTuple):

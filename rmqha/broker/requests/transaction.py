@@ -26,7 +26,6 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from rmqha.broker.background.schedule import NEVER_STORED
 from rmqha.broker.requests.send import CODES, REMARKS
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.tables.brokertables import BrokerTables
@@ -38,7 +37,7 @@ from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.rights import Rights
 from rmqha.settings.settings import Settings
-from rmqha.store.message import Message, PutMessageResult, PutMessageStatus, put_again
+from rmqha.store.message import NEVER_STORED, Message, PutMessageResult, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode

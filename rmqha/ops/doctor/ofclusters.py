@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops.doctor.facts import MASTER_ID, Facts, Host, NameServer
 from rmqha.ops.doctor.findings import Finding, failed, passed, skipped, warned
 from rmqha.wire.brokerinfo import VERSION_KEY
@@ -175,7 +176,7 @@ def _registered(host: Host, name: str, number: int, server: NameServer) -> Findi
     if listed is not None:
         text = f"{server.address} lists {listed} as {name} {number}, not {host.address}"
         return failed(host.name, text, "two brokers claim one place, or brokerIP1 has changed: stop the wrong one")
-    if host.judgement is not None and host.judgement.code != 0:
+    if host.judgement is not None and host.judgement.code != ExitCode.FINE:
         return skipped(
             host.name, f"{server.address} does not list it: a slave that does not follow leaves name servers"
         )

@@ -2,12 +2,11 @@
 
 In reading order:
 
-- ``formats``: what bodies are, and where their schema is.
-- ``codecs``: decodes one body, or many, into values of an Arrow type.
 - ``walking``: changes the leaves of decoded values.
 - ``jsonbodies``: the codec of JSON.
 - ``avrobodies``: the codec of Avro.
 - ``protobufbodies``: the codec of Protobuf.
+- ``codecs``: decodes one body, or many, into values of an Arrow type.
 - ``infer``: infers the type of JSON bodies from a sample.
 - ``reading``: the columns ``value`` and ``bodyError`` of many messages.
 """

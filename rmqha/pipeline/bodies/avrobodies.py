@@ -15,9 +15,8 @@ import orjson
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
-from rmqha.pipeline.bodies.codecs import BodyError
 from rmqha.pipeline.bodies.walking import Change, walker
-from rmqha.pipeline.errors import OptionError, one_line
+from rmqha.pipeline.errors import BodyError, OptionError, one_line
 from rmqha.pipeline.sqltypes import LARGEST_PRECISION, NO_FIELDS, TIMESTAMP, list_of
 
 PRIMITIVES = {

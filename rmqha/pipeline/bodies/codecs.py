@@ -6,16 +6,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from rmqha.pipeline.bodies.formats import BodyFormat, Format
-from rmqha.pipeline.errors import OptionError, one_line
+from rmqha.pipeline.bodyformats import BodyFormat, Format
+from rmqha.pipeline.errors import BodyError, OptionError, one_line
 
 MAX_REASON_CHARACTERS = 300
 UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 """What Arrow raises for a value that its type cannot hold."""
-
-
-class BodyError(ValueError):
-    """A body is not what its format and schema say. The text is the reason."""
 
 
 class Codec(Protocol):

@@ -14,9 +14,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from rmqha.pipeline.bodies.codecs import BodyError
 from rmqha.pipeline.bodies.walking import walker
-from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.errors import BodyError, OptionError
 from rmqha.pipeline.sqltypes import TIMESTAMP, TypeProblem, parse_type, sql_type
 
 LARGEST_FLOAT = float(np.finfo(np.float32).max)

@@ -19,8 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from rmqha.kit.times import EPOCH
-from rmqha.pipeline.bodies.codecs import BodyError
-from rmqha.pipeline.errors import OptionError
+from rmqha.pipeline.errors import BodyError, OptionError
 from rmqha.pipeline.sqltypes import NO_FIELDS, TIMESTAMP, list_of
 
 TIMESTAMP_MESSAGE = "google.protobuf.Timestamp"

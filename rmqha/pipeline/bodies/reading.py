@@ -10,17 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqha.pipeline.bodies.codecs import codec_of, decode_bodies
-from rmqha.pipeline.bodies.formats import BodyFormat, Format
 from rmqha.pipeline.bodies.infer import infer_type
+from rmqha.pipeline.bodyformats import BodyFormat, Format
+from rmqha.pipeline.brokers import open_logs
 from rmqha.pipeline.decode import NotInflated, content_of, slices, topics_of
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.network.address import is_network
-from rmqha.pipeline.network.brokers import open_logs
 from rmqha.pipeline.options import Options
-from rmqha.pipeline.plan import open_log
 from rmqha.pipeline.schema import BODY_ERROR, VALUE, to_ddl
-from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.segments import read_selected
 from rmqha.pipeline.sqltypes import same_but_case
+from rmqha.store.log.splits import Split
 from rmqha.wire.columns import Mask, Records
 from rmqha.wire.record import COMPRESSED_FLAG
 
@@ -215,8 +214,7 @@ def _sample(options: Options, topic: str | None) -> Iterator[bytes]:
     """
     if topic is not None:
         options = replace(options, selection=replace(options.selection, topics=frozenset({topic})))
-    plans = open_logs(options) if is_network(options.path) else [open_log(options)]
-    logs = [list(plan.pieces(plan.start(), plan.stop())) for plan in plans]
+    logs = [list(plan.pieces(plan.start(), plan.stop())) for plan in open_logs(options)]
     firsts = [files[0] for files in logs if files]
     turns = zip_longest(*(files[:0:-1] for files in logs))
     others = [file for turn in turns for file in turn if file is not None]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqha.pipeline.bodies.codecs import BodyError
+from rmqha.pipeline.errors import BodyError
 from rmqha.pipeline.sqltypes import TIMESTAMP, sql_type
 
 Change = Callable[[Any], Any]

@@ -12,9 +12,10 @@ In reading order:
 - ``manifestfields``: reads the fields of manifests.
 - ``origin``: whose log a split is of, and which archive it belongs to.
 - ``overlap``: proves that a log continues an archive.
-- ``tableformats``: an archive as a table of Delta or Iceberg.
+- ``tablelog``: what the tables that an archive can be have in common.
 - ``delta``: the log of a Delta table.
 - ``iceberg``: the metadata of an Iceberg table.
+- ``tableformats``: an archive as a table of Delta or Iceberg.
 - ``replacing``: puts a manifest in the place of others.
 - ``archive``: writes the log as Parquet files.
 - ``logorder``: reads an archived file in the order of the log.

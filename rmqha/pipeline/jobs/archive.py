@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmqha.pipeline.bodies.reading import Bodies, bodies_of, check_names, chosen_formats, pieces, with_schemas
+from rmqha.pipeline.brokers import open_one
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode, select
 from rmqha.pipeline.encode import proof_columns
-from rmqha.pipeline.errors import CorruptLogError, DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.jobs.manifest import (
     Archive,
@@ -38,12 +39,15 @@ from rmqha.pipeline.jobs.manifest import (
 from rmqha.pipeline.jobs.origin import check_layout
 from rmqha.pipeline.jobs.overlap import Proof
 from rmqha.pipeline.jobs.replacing import mend
-from rmqha.pipeline.jobs.tableformats import TableFormat, begin_table, schema_of, update_tables
+from rmqha.pipeline.jobs.tableformats import begin_table, update_tables
+from rmqha.pipeline.jobs.tablelog import TableFormat, schema_of
 from rmqha.pipeline.options import Compression, OnCorrupt, Options, Properties, Selection
-from rmqha.pipeline.plan import LogPlan, open_log
+from rmqha.pipeline.plan import LogPlan
 from rmqha.pipeline.schema import PROOF_COLUMNS, RECORD_CRC, VALUE, archive_schema
-from rmqha.pipeline.segments import Split, log, log_skipped, open_segment, read_records
+from rmqha.pipeline.segments import log, log_skipped, open_segment, read_records
 from rmqha.pipeline.sqltypes import same_but_case
+from rmqha.store.errors import CorruptLogError, DataLossError
+from rmqha.store.log.splits import Split
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.newstore import check_place
 from rmqha.store.tablesnapshots import read_snapshot, read_tables
@@ -362,7 +366,7 @@ def archive(
     if chosen_formats(options):
         options = with_schemas(options, _archived_value(archive))
     columns = archived_columns(options, [archive])
-    plan = open_log(options)
+    plan = open_one(options)
     start, end = plan.start(), plan.stop()
     manifests = []
     with archive.job_locked():

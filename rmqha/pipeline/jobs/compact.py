@@ -41,11 +41,12 @@ from rmqha.pipeline.jobs.manifest import (
     stage,
 )
 from rmqha.pipeline.jobs.replacing import mend, replace_manifests
-from rmqha.pipeline.jobs.tableformats import metadata_of, remove_orphans
+from rmqha.pipeline.jobs.tableformats import remove_orphans
+from rmqha.pipeline.jobs.tablelog import metadata_of
 from rmqha.pipeline.options import Compression
 from rmqha.pipeline.schema import RECORD_CRC
-from rmqha.pipeline.segments import Split
 from rmqha.store.errors import StoreError
+from rmqha.store.log.splits import Split
 
 TARGET_BYTES = 128 << 20
 """Bytes of log in a large file. A task holds them in memory about twice."""

@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 
-from rmqha.pipeline.errors import DataLossError, OptionError
+from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.jobs.verify import SplitLog
 from rmqha.pipeline.options import Options
-from rmqha.pipeline.plan import LogFile, LogPlan, log_files, open_log
-from rmqha.pipeline.segments import SegmentReader, Split
+from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.settings.settings import Settings
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import DataLossError, StoreError
+from rmqha.store.log.splits import LogFile, SegmentReader, Split, log_files
 from rmqha.store.log.stretches import prove
 from rmqha.store.offline.comparing import compare_segment
 from rmqha.store.offline.findings import Comparison, Difference

@@ -16,14 +16,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.manifest import ArchivedFile, ArchiveError
-from rmqha.pipeline.jobs.tableformats import (
-    FOLDERS,
-    Change,
-    TableFormat,
-    columns_of,
-    metadata_of,
-    unified_schema,
-)
+from rmqha.pipeline.jobs.tablelog import FOLDERS, Change, TableFormat, columns_of, metadata_of, unified_schema
 from rmqha.pipeline.sqltypes import same_but_case
 from rmqha.store.log.mappedfile import sync_folder
 

@@ -14,11 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from rmqha.pipeline.errors import BoundaryError
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan
-from rmqha.pipeline.segments import Split
-from rmqha.store.errors import StoreError
+from rmqha.store.errors import BoundaryError, StoreError
+from rmqha.store.log.splits import Split
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

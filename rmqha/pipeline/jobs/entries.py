@@ -21,8 +21,9 @@ from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.logorder import ROWS_BYTES, bounded_batches
 from rmqha.pipeline.options import Options, Selection
 from rmqha.pipeline.schema import STRING_MAP, records_schema
-from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.segments import read_selected
 from rmqha.store.errors import StoreError
+from rmqha.store.log.splits import Split
 from rmqha.wire.columns import Ints
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.timers import TIMER_TOPIC

@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.manifest import ArchiveError, make_folder
-from rmqha.pipeline.jobs.tableformats import FOLDERS, Change, TableFormat, columns_of, unified_schema, with_types
+from rmqha.pipeline.jobs.tablelog import FOLDERS, Change, TableFormat, columns_of, unified_schema, with_types
 from rmqha.store.nodestate import replace_file
 
 FOLDER = FOLDERS[TableFormat.ICEBERG]

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rmqha.pipeline.address import RemoteLog, is_network
+from rmqha.pipeline.brokers import plan_of_split, state_of
 from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, Archive, ArchiveError, WrongArchive
-from rmqha.pipeline.network.address import RemoteLog, is_network
-from rmqha.pipeline.network.brokers import plan_of_split, state_of
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import LogPlan, open_log
-from rmqha.pipeline.segments import Split
+from rmqha.store.log.splits import Split
 from rmqha.store.nodestate import NodeState
 from rmqha.store.tablesnapshots import read_tables
 

@@ -15,13 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmqha.pipeline.decode import decode
-from rmqha.pipeline.errors import CorruptLogError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress
 from rmqha.pipeline.jobs.logorder import batches_in_log_order
 from rmqha.pipeline.jobs.manifest import Archive, Manifest, WrongArchive, archived_path
 from rmqha.pipeline.plan import LogPlan
 from rmqha.pipeline.schema import COLUMNS, records_schema
-from rmqha.pipeline.segments import Split, open_segment, read_records
+from rmqha.pipeline.segments import open_segment, read_records
+from rmqha.store.errors import CorruptLogError
+from rmqha.store.log.splits import Split
 from rmqha.store.nodestate import NodeState
 
 WINDOW_BYTES = 4 << 20

@@ -20,6 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from rmqha.kit.times import EPOCH, MILLISECOND, iso_time
+from rmqha.pipeline.address import address_text, names_cluster
+from rmqha.pipeline.brokers import Brokers, open_logs
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.archive import tables_at
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
@@ -36,12 +38,10 @@ from rmqha.pipeline.jobs.messages import is_archive
 from rmqha.pipeline.jobs.origin import broker_folders
 from rmqha.pipeline.jobs.rowfiles import Row, Write, row_file
 from rmqha.pipeline.jobs.sendlog import SendLog, sends_of_log
-from rmqha.pipeline.network.address import address_text, is_network, names_cluster
-from rmqha.pipeline.network.brokers import Brokers, open_logs
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import LogPlan, open_log
 from rmqha.pipeline.schema import TIMESTAMP
-from rmqha.pipeline.segments import Split
+from rmqha.store.log.splits import Split
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.store.offline.newstore import check_place
 
@@ -229,7 +229,7 @@ class _Source:
 def _opened(options: Options) -> list[_Source]:
     """The logs and archives that a path or an address names. Raises StoreError, OSError, OptionError."""
     path = options.path
-    if is_network(path):
+    if options.is_remote:
         address, in_cluster = address_text(path), names_cluster(path)
         return [
             _Source(f"{address}/{plan.name}" if in_cluster else address, options, path, plan)

@@ -26,18 +26,19 @@ from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress
 from rmqha.pipeline.jobs.logorder import ROWS_BYTES, batches_in_log_order
 from rmqha.pipeline.jobs.manifest import ArchivedBlank, Manifest, existing_archive, selection_words
 from rmqha.pipeline.jobs.overlap import claims_of
-from rmqha.pipeline.jobs.rebuild import QueueKey, rebuild
+from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import LOG_FOLDER
 from rmqha.pipeline.schema import COLUMNS, RAW_RECORD, RECORD_CRC
-from rmqha.pipeline.segments import Split
 from rmqha.settings.settings import Settings
 from rmqha.store.clamping import clamp_offsets
 from rmqha.store.deletions import read_deletions
+from rmqha.store.derived.rebuild import QueueKey
 from rmqha.store.errors import StoreError
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import DEFAULT_SEGMENT_SIZE
 from rmqha.store.log.mappedfile import file_name
+from rmqha.store.log.splits import Split
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
 from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store

@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from rmqha.kit.times import EPOCH, MILLISECOND
+from rmqha.pipeline.brokers import open_one
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, topics_of
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import Options
-from rmqha.pipeline.plan import open_log
-from rmqha.pipeline.segments import Split, read_selected
+from rmqha.pipeline.segments import read_selected
 from rmqha.pipeline.sums import LATENCY, Sums, latency_ms, store_time_ms
+from rmqha.store.log.splits import Split
 from rmqha.wire.columns import Ints, Records
 
 MINUTE_MS = 60_000
@@ -188,6 +189,6 @@ def _in_ms(time: datetime | None) -> int | None:
 
 def stats(options: Options, engine: Engine, progress: Progress = no_progress) -> Stats:
     """The statistics of the messages of ``options.path`` that the options select. Raises StoreError, OSError."""
-    plan = open_log(options)
+    plan = open_one(options)
     on_split = partial(stats_of_split, options=options)
     return merge_stats(run_range(engine, on_split, plan, plan.start(), plan.stop(), progress))

@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rmqha.pipeline.errors import BoundaryError, DataLossError
 from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
 from rmqha.pipeline.options import EARLIEST, LATEST, OnCorrupt, Options
-from rmqha.pipeline.pagecache import is_hot
-from rmqha.pipeline.plan import LogFile, LogPlan, log_files, log_folder, open_log
-from rmqha.pipeline.segments import SegmentReader, Split
-from rmqha.store.errors import StoreError
+from rmqha.pipeline.plan import LogPlan, log_folder, open_log
+from rmqha.store.errors import BoundaryError, DataLossError, StoreError
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.lockfile import is_locked
+from rmqha.store.log.pagecache import is_hot
+from rmqha.store.log.splits import LogFile, SegmentReader, Split, log_files
 from rmqha.store.log.stretches import BadStretch, Part, Survey, look, merge
 from rmqha.store.offline.audit import QueueFindings, audit_proved
 from rmqha.store.offline.findings import Circumstances, Verification, judge

@@ -1,13 +1,11 @@
-"""Logs of brokers on other machines, read over their HA ports. Neither a reactor nor a shared file system is needed.
+"""Segments that brokers on other machines send over their HA ports. No reactor and no shared file system is needed.
 
 In reading order:
 
-- ``address``: where brokers are, as people write it and as tasks get it.
 - ``lines``: blocking connections, with TLS or without it.
 - ``asking``: what nodes and name servers answer the driver.
 - ``stream``: one connection to an HA port, which sends a log from an offset on.
 - ``segment``: a segment of a remote log: what ``SegmentReader`` is for a file.
-- ``brokers``: finds the brokers, and plans what is read of which node.
 - ``columns``: the columns that name the broker of a message.
 
 ::

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-from rmqha.pipeline.network.address import NameServer, Node, Place, TLSPaths
+from rmqha.pipeline.address import NameServer, Node, Place, TLSPaths
 from rmqha.pipeline.network.lines import NodeFailed, connect
 from rmqha.settings.settings import MAX_SEGMENT, MIN_SEGMENT
 from rmqha.store.metadata import ConsumerOffsetTable

@@ -3,8 +3,8 @@
 import socket
 import ssl
 
+from rmqha.pipeline.address import Place, TLSPaths
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.network.address import Place, TLSPaths
 from rmqha.store.errors import StoreError
 
 CONNECT_SECONDS = 10.0

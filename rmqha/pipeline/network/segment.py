@@ -4,11 +4,11 @@ import time
 
 import numpy as np
 
-from rmqha.pipeline.network.address import Node, RemoteLog, shown
+from rmqha.pipeline.address import Node, RemoteLog, shown
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.stream import EndOfLog, LogStream, Pace
-from rmqha.pipeline.segments import Segment
 from rmqha.store.errors import StoreError
+from rmqha.store.log.splits import Segment
 from rmqha.wire.columns import Bytes
 
 PAUSES_SECONDS = (0.5, 2.0)

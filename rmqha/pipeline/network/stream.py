@@ -8,7 +8,7 @@ acknowledgement: it is sent when no producer can be waiting any more for the byt
 import time
 from collections import deque
 
-from rmqha.pipeline.network.address import Access, Node
+from rmqha.pipeline.address import Access, Node
 from rmqha.pipeline.network.lines import NodeFailed, connect
 from rmqha.wire.transfer import FrameError, TransferDecoder, encode_reader, encode_report
 

@@ -14,5 +14,6 @@ In reading order:
 - ``dispatch``: builds queues and index from the log.
 - ``queueends``: where each queue ended at the last clean stop.
 - ``replacing``: puts rebuilt queues and index in place of the old ones.
+- ``rebuild``: builds queues and index from the log, without the order of its messages.
 - ``derived``: opens, recovers and removes queues and index together.
 """

@@ -4,6 +4,7 @@ The store is made in ``.NAME.incomplete`` next to the output. If the process is 
 stays as it was. The next run recognizes the folder by a marker file, removes what is in it, and starts again.
 """
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,6 +20,8 @@ from rmqha.store.nodestate import NODE_FOLDER, state_path
 INCOMPLETE_FILE = "incomplete.json"
 """In ``rmqha`` of a store that is being made. It says what is made, and shows that the folder may be removed."""
 LOG_FOLDER, ARCHIVE_MARK = "commitlog", "_manifest"
+SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")
+"""What is left of ``s3://bucket`` as the name of a folder."""
 ROOM_LEFT_BYTES = 64 << 20
 """What a new store leaves free on the disk."""
 
@@ -32,7 +35,7 @@ class OutputExists(NoStore):
 
 
 class WrongPlace(NoStore):
-    """The output is inside a store or an archive, which it would damage."""
+    """The output is inside a store or an archive, which it would damage, or an address instead of a folder."""
 
 
 def check_output(source: Path, output: Path) -> None:
@@ -48,10 +51,12 @@ def check_place(output: Path) -> None:
     """Call it before a file or a folder is written where the user says. Links are followed.
 
     Raises WrongPlace if it is a store, or inside a store, a folder of segments or an archive, whether or not that is
-    the source; OSError.
+    the source, or if it is an address; OSError.
     """
     place = output.resolve()
     for folder in (place, *place.parents):
+        if SCHEME.fullmatch(folder.name) and not folder.exists():
+            raise WrongPlace(f"{output} is an address, and this writes to folders: mount it, or copy the files to it")
         if (what := _what_is(folder)) and not (what == "archive" and folder == place):
             inside = "is" if folder == place else "is inside"
             raise WrongPlace(f"{output} {inside} the {what} {folder}: name a place outside it")

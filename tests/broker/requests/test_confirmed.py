@@ -5,13 +5,14 @@ from typing import Any
 
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.waitingreads import STALL_SECONDS, WaitingReads
-from rmqha.broker.requests.confirmed import HOLD_SECONDS, ConfirmedProcessor
+from rmqha.broker.requests.confirmed import ConfirmedProcessor
 from rmqha.remoting.turns import Turns
 from rmqha.store import reading
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.record import TRANSACTION_COMMIT_TYPE, Record
+from rmqha.wire.slavefields import CONFIRMED_HOLD_SECONDS
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, bodies_in
 from tests.broker.requests.test_pull import HOLD_SECONDS as PULL_SECONDS
 from tests.broker.requests.test_pull import LITE_PULL, PullTestCase
@@ -253,7 +254,7 @@ class QuestionTests(BrokerStoreTestCase):
         self.limit = self.store.limit_reads(self.clock)
         self.serve()
         self.peer.send(RequestCode.GET_CONFIRMED_OFFSET, {"after": 100})
-        self.clock.advance(HOLD_SECONDS)
+        self.clock.advance(CONFIRMED_HOLD_SECONDS)
         (answer,) = self.peer.answers()
         self.assert_answer(answer, 0, {"offset": 0})
         self.assertEqual(len(self.limit), 0)

@@ -1,4 +1,4 @@
-"""A master tells its slaves when tables have changed (spec/remoting.md 2.22)."""
+"""A master tells its slaves when tables have changed (spec/remoting.md 2.25)."""
 
 from twisted.internet.defer import execute
 
@@ -12,6 +12,7 @@ from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
+from rmqha.wire.slavefields import AWAITED
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, deleted_topics
 
 
@@ -29,7 +30,7 @@ class TableChangesTests(BrokerStoreTestCase):
 
     def ask(self, known: RemotingCommand | None = None, hold_ms: int = 1000) -> list[RemotingCommand]:
         """Ask with the versions of an earlier answer; what is answered in this turn."""
-        fields = {} if known is None else {name: known.ext_fields[name] for name in tablechanges.AWAITED}
+        fields = {} if known is None else {name: known.ext_fields[name] for name in AWAITED}
         self.peer.send(RequestCode.AWAIT_TABLE_CHANGES, {**fields, "holdMs": hold_ms})
         self.clock.advance(0)
         return self.peer.answers()
@@ -52,7 +53,7 @@ class TableChangesTests(BrokerStoreTestCase):
         self.topics.update(TopicConfig("U"))
         self.clock.advance(0)
         (after,) = self.peer.answers()
-        changed = {name for name in tablechanges.AWAITED if after.ext_fields[name] != before.ext_fields[name]}
+        changed = {name for name in AWAITED if after.ext_fields[name] != before.ext_fields[name]}
         self.assertEqual((changed, after.body), ({"topics"}, b""))
         self.assertNotEqual(after.ext_fields["offsets"], before.ext_fields["offsets"])
 

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.cli import main
 from rmqha.kit.events import Event
 from rmqha.namesrv_tap import Options as NameServerOptions
-from rmqha.pipeline.network.address import Place, TLSPaths, parse_address
+from rmqha.pipeline.address import Place, TLSPaths, parse_address
 from rmqha.pipeline.network.asking import ask_brokers
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.tap import Options as NodeOptions

@@ -15,7 +15,7 @@ from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.manifest import archived_paths
 from rmqha.pipeline.jobs.restore import plan_restore, restore
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.pipeline.views import view_reader, view_schema
 from rmqha.settings.settings import Settings
 from rmqha.testing.records import make_record

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.pipeline.bodies.codecs import codec_of, decode_bodies
-from rmqha.pipeline.bodies.formats import BodyFormat, Format
+from rmqha.pipeline.bodyformats import BodyFormat, Format
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.sqltypes import sql_type
 

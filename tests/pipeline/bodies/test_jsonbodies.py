@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.pipeline.bodies.codecs import codec_of, decode_bodies
-from rmqha.pipeline.bodies.formats import BodyFormat, Format
 from rmqha.pipeline.bodies.infer import infer_type
 from rmqha.pipeline.bodies.jsonbodies import JsonCodec
+from rmqha.pipeline.bodyformats import BodyFormat, Format
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.sqltypes import sql_type
 
@@ -40,7 +40,7 @@ def decoded(schema: str, *bodies: bytes | None) -> tuple[list[Any], list[str | N
 
 FRESH = """
 from rmqha.pipeline.bodies.codecs import codec_of, decode_bodies
-from rmqha.pipeline.bodies.formats import BodyFormat, Format
+from rmqha.pipeline.bodyformats import BodyFormat, Format
 from rmqha.pipeline.bodies.infer import infer_type
 body = '{"日本":1,"o":{"é":"x"},"l":[{"😀":2}]}'.encode()
 for codec in (

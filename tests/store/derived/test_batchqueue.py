@@ -6,11 +6,11 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.pipeline.jobs.rebuild import rebuild_in_place
 from rmqha.settings.settings import BrokerRole, Settings, make_settings
 from rmqha.store.derived.batchqueue import BATCH_UNIT, BatchConsumeQueue, BatchUnit
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.derived.queuetypes import QueueTypes, queue_types_of
+from rmqha.store.derived.rebuild import rebuild_in_place
 from rmqha.store.messagestore import ABORT_FILE, MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
 from rmqha.store.offline.audit import audit

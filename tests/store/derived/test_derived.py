@@ -13,11 +13,11 @@ import pytest
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.pipeline.jobs.rebuild import rebuild_in_place
 from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.derived.consumequeue import CQ_STORE_UNIT_SIZE, BoundaryType
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.derived.queuetable import QueueTable
+from rmqha.store.derived.rebuild import rebuild_in_place
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.reading import GetMessageStatus

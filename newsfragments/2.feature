@@ -1,1 +1,0 @@
-`twistd rmqha --role=slave` keeps a byte-identical, proved copy of a RocketMQ 4.9 broker's commit log, with all its history; `--role=async-master` serves a store's log to slaves, Java's too. `rmqha dump`, `verify`, `recover` and `status` look at stores and nodes.

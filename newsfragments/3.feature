@@ -1,1 +1,0 @@
-A whole message store: puts with SYNC_FLUSH or ASYNC_FLUSH, consume queues and index as a Java broker has them, reading by offset, key, id and time, retention with `--hold`, and `rmqha queues`, `rmqha rebuild` and a `rmqha verify` that holds queues and index against the log.

@@ -1,1 +1,0 @@
-A SYNC_MASTER's puts wait for slaves (`inSyncReplicas`, `minInSyncReplicas`, `slaveTimeout`, `haSlaveFallbehindMax`), `--observer` slaves copy and never count, and slaves serve slaves. TLS with certificates on both sides and `--allow-slaves`, limits on connections, `--max-rate`. `python -m rmqha.testing.sim` and `make soak` put it all to the proof.

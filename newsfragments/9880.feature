@@ -1,1 +1,0 @@
-A stream archives brokers over the network: `view=splits` reads `rmqha://` and `namesrv://`, and the sink `rmqha_archive` makes an archive for each broker of a cluster, in `brokerName=NAME`. The option `table=delta|iceberg` of the sink makes each archive a table. A stream goes on while a broker does not answer.

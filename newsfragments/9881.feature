@@ -1,1 +1,0 @@
-`rmqha job reconcile` takes brokers over the network on either side, `rmqha://HOST:PORT` or `namesrv://HOST:PORT?cluster=NAME`, and the folder with the archives of a cluster. `--group` asks the brokers for the offsets of consumers.

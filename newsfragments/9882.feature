@@ -1,1 +1,0 @@
-JSON bodies without a schema are inferred over the network too, with a share of the sample from each broker, and in `rmqha job archive`: the first run infers the schema, and later runs take that of the archive.

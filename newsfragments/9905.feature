@@ -1,1 +1,0 @@
-`spark.read.format("rmqha")` and `readStream` read brokers over the network: `rmqha://HOST:PORT`, or all brokers of a cluster by `namesrv://`. They read our nodes and stock Java brokers, slaves first, with TLS and `maxRate`.

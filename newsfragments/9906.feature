@@ -1,1 +1,0 @@
-`rmqha job stats` and `rmqha job archive` take the address of a broker, `rmqha://HOST:PORT`, instead of a store.
