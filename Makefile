@@ -108,7 +108,7 @@ unit: $(READY)  ## pytest: everything but the stories and the long forms, the re
 	$(SIZES) $(PYTEST) $(PARALLEL) -m "not story and not proof" $(TESTS)
 
 stories: $(READY)  ## pytest: tests that take long, mostly with several brokers, clients or Spark
-	$(SIZES) $(PYTEST) $(PARALLEL) -m "story and not proof"
+	$(SIZES) $(PYTEST) $(PARALLEL) -m "story and not proof" $$(grep -rl --include='test_*.py' 'mark[.]story' tests)
 
 long-proof: $(READY)  ## pytest: the long forms of tests that `make unit` runs in short, and all examples of hypothesis
 	$(PYTEST) $(PARALLEL) -m "proof or hypothesis"

@@ -14,6 +14,12 @@ def test_each_test_has_exactly_one_marker_of_its_cost(request: pytest.FixtureReq
         assert len(marked) == 1, (item.nodeid, marked)
 
 
+def test_a_file_with_a_story_says_so(request: pytest.FixtureRequest) -> None:
+    """``make stories`` looks for these words, and leaves out the files without them."""
+    for item in request.session.items:
+        assert item.get_closest_marker("story") is None or "mark.story" in item.path.read_text(), item.nodeid
+
+
 def test_one_worker_gets_all_files_with_spark(request: pytest.FixtureRequest) -> None:
     for item in request.session.items:
         if "spark" in getattr(item, "fixturenames", ()):
