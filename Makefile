@@ -7,13 +7,13 @@ READY_FOR_DOCS := $(VENV)/.ready-for-docs
 SITE := .cache/site
 unexport PYTHONDONTWRITEBYTECODE  # the tests start Python some thousand times: compiled modules start faster
 
-# One worker of pytest-xdist more than processors, because many tests wait for others, but at most four: one with Spark
-# and RocketMQ takes up to 4 GiB. Each takes whole files, in the order of tests/conftest.py: the tests of a file may
-# build on each other. Of all files with Spark there is one group, for one worker and one JVM.
+# Two workers of pytest-xdist for each processor, because many tests wait for others, but at most six: one takes up to
+# 2 GiB with RocketMQ. Each takes whole files, in the order of tests/conftest.py: the tests of a file may build on each
+# other. One worker takes all files with Spark: its JVM takes up to 4 GiB.
 PYTEST := $(BIN)/python -m pytest --durations=25
 TESTS ?=  # of the unit tests only these files or folders
-WORKERS ?= $(shell n=$$(($$(nproc) + 1)); echo $$((n < 4 ? n : 4)))
-PARALLEL := --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
+WORKERS ?= $(shell n=$$(($$(nproc) * 2)); echo $$((n < 6 ? n : 6)))
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Unit tests wait for nobody, and none has Spark.
 QUICKLY := --numprocesses=$(shell nproc) --dist=loadfile --no-loadscope-reorder
 # Two targets beside each other. What a target of checks says comes in one piece, when it ends.
@@ -108,7 +108,7 @@ unit: $(READY)  ## pytest: everything but the stories and the long forms, the re
 	$(SIZES) $(PYTEST) $(PARALLEL) -m "not story and not proof" $(TESTS)
 
 stories: $(READY)  ## pytest: tests that take long, mostly with several brokers, clients or Spark
-	$(SIZES) $(PYTEST) $(PARALLEL) -m "story and not proof"
+	$(SIZES) $(PYTEST) $(PARALLEL) -m "story and not proof" $$(grep -rl --include='test_*.py' 'mark[.]story' tests)
 
 long-proof: $(READY)  ## pytest: the long forms of tests that `make unit` runs in short, and all examples of hypothesis
 	$(PYTEST) $(PARALLEL) -m "proof or hypothesis"

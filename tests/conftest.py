@@ -3,9 +3,11 @@
 import contextlib
 import gc
 import itertools
+import re
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,9 @@ FIXTURES = {"java": "spark", "java_class_path": "java", "scenarios": "process"}
 """The marker of a test that asks for a fixture: Spark's JVM, RocketMQ, nodes of ours."""
 FOLDERS = {"fuzz": "fuzz", "faults": "process"}
 """Below ``tests``: the marker of a test that has none, and no such fixture either."""
-SPARK = "spark"
-"""The fixture of Spark's session, and the group of its files: one worker of xdist runs them all, in one JVM."""
+USES_SPARK = re.compile(r"\bspark: SparkSession\b")
+"""In a file whose tests or fixtures take the session."""
+ROOT = Path(__file__).parents[1]
 STARTS_A_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 """The interpreter's audit events."""
 
@@ -46,7 +49,6 @@ def cost_of(markers: Collection[str], fixtures: Collection[str], folder: str) ->
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with its cost before ``-m`` selects; under xdist, sort the files by their most expensive test."""
     first: dict[Path, int] = {}
-    with_spark = {item.path for item in items if SPARK in getattr(item, "fixturenames", ())}
     for item in items:
         cost = cost_of(
             {marker.name for marker in item.iter_markers()},
@@ -56,24 +58,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker(cost) is None:
             item.add_marker(cost)
         first[item.path] = min(COSTS.index(cost), first.get(item.path, len(COSTS)))
-        if item.path in with_spark and hasattr(config, "workerinput"):
-            item.add_marker(pytest.mark.xdist_group(SPARK))
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: first[item.path])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist=loadgroup`` a worker gets whole files, and one of them gets all files with Spark."""
-    if config.getvalue("dist") != "loadgroup":
+    """With ``--dist=loadfile`` one worker gets all files with Spark, unless only unit tests run."""
+    if config.getvalue("dist") != "loadfile" or config.getoption("markexpr") == "unit":
         return None
-    from xdist.scheduler import LoadGroupScheduling
+    from xdist.scheduler import LoadFileScheduling
 
-    class Files(LoadGroupScheduling):  # type: ignore[misc]  # it has no types
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
-            return str(super()._split_scope(nodeid)).partition("::")[0]
+            return group_of(str(super()._split_scope(nodeid)))
 
-    return Files(config, log)
+    return Scheduling(config, log)
+
+
+@cache
+def group_of(file: str) -> str:
+    """What one worker gets whole: the files with Spark, as they share its session and its JVM, or one other file."""
+    return "Spark" if USES_SPARK.search((ROOT / file).read_text()) else file
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from rmqha.testing.nodes import POLL_SECONDS, pause_after
+
 WAIT_SECONDS = 300.0
-POLL_SECONDS = 0.02
 
 
 def wait_until(
     condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS, interval: float = POLL_SECONDS
 ) -> None:
-    """Look every ``interval`` s until the condition holds. ``what`` completes "waited for" in the error.
+    """Look every ``interval`` s, less often if a look takes long, until the condition holds.
 
-    Raises AssertionError after ``seconds``.
+    ``what`` completes "waited for" in the error. Raises AssertionError after ``seconds``.
     """
     deadline = time.monotonic() + seconds
-    while not condition():
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        time.sleep(interval)  # a condition of other processes tells nobody that it has come
+        pause_after(began, interval)  # a condition of other processes tells nobody that it has come

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqha.pipeline.options import Selection
-from rmqha.pipeline.schema import PROPERTIES_MAP, PROPERTY_COLUMNS, STRING_MAP, TIMESTAMP
+from rmqha.pipeline.schema import PROPERTIES_MAP, PROPERTY_COLUMNS
+from rmqha.pipeline.sqltypes import STRING_MAP, TIMESTAMP
 from rmqha.wire import columns, layout, record
 from rmqha.wire.columns import Bytes, Ints, Mask, Records
 from rmqha.wire.layout import BORN_HOST_AT, IPV4_HOST_BYTES, IPV6_HOST_BYTES, PORT_BYTES, STORE_HOST_AT

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.sqltypes import STRING_MAP as STRING_MAP
-from rmqha.pipeline.sqltypes import TIMESTAMP as TIMESTAMP
-from rmqha.pipeline.sqltypes import quoted, sql_type
+from rmqha.pipeline.sqltypes import STRING_MAP, TIMESTAMP, quoted, sql_type
 
 PROPERTY_COLUMNS = {"tags": "TAGS", "keys": "KEYS"}
 """Columns of one property each, with the property's name. They are null if a message does not have it."""

@@ -17,10 +17,19 @@ from rmqha.kit.events import Event
 from rmqha.store.nodestate import NodeState
 
 POLL_SECONDS = 0.02
+POLL_MOST_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
 """A wait that is over when something has happened; a busy machine may take long."""
 
 Found = TypeVar("Found")
+
+
+def pause_after(began: float, interval: float = POLL_SECONDS) -> None:
+    """Sleep before another look: ``interval`` s, or three times as long as the look took that began then, up to 1 s.
+
+    So who looks into a long log takes no more than a quarter of a processor, which the node needs to get on.
+    """
+    time.sleep(max(interval, min(POLL_MOST_SECONDS, 3 * (time.monotonic() - began))))
 
 
 def logged_events(path: Path, event: Event | None = None, start: int = 0, /, **fields: Any) -> list[dict[str, Any]]:
@@ -149,6 +158,7 @@ class TwistdNode:
         """The first result of ``look`` that is not None. ``what`` names it in the error. Raises NodeError."""
         deadline = time.monotonic() + seconds
         while True:
+            began = time.monotonic()
             running = self.is_running  # check this before the look: what a process did before its end counts
             found = look()
             if found is not None:
@@ -157,7 +167,7 @@ class TwistdNode:
                 raise NodeError(f"{self.name} ended before {what}:\n{self._tail()[-3000:]}")
             if time.monotonic() > deadline:
                 raise NodeError(f"{self.name}: no {what} within {seconds:g} s:\n{self._tail()[-3000:]}")
-            time.sleep(POLL_SECONDS)
+            pause_after(began)
 
     def port(self, purpose: str = "ha", seconds: float = PATIENCE_SECONDS) -> int:
         """The port on which the node listens for ``purpose``: ha, remoting or fast remoting. Raises NodeError."""

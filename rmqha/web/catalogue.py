@@ -45,6 +45,9 @@ REACTOR_TURN_SECONDS = _histogram(
     "rmqha_reactor_turn_seconds", "How long the reactor's turns took, without its waits for something to do."
 )
 WARNINGS = _counter("rmqha_log_events_total", "Logged events from level warn up.", "level")
+CERTIFICATE_EXPIRY = _gauge(
+    "rmqha_certificate_expiry_timestamp_seconds", "When the TLS certificate of a node, or of a name server, ends."
+)
 
 NODE = (
     BUILD_INFO,
@@ -102,9 +105,7 @@ NODE = (
     _gauge("rmqha_progress_total_bytes", "Its bytes in all. Both are missing if there is no such work."),
     _gauge("rmqha_disk_used_ratio", "How full the disk of the log is, 0 to 1. At most 5 s old."),
     _gauge("rmqha_disk_free_bytes", "Free bytes on the disk of the log. At most 5 s old."),
-    _gauge(
-        "rmqha_certificate_expiry_timestamp_seconds", "When the TLS certificate of a node, or of a name server, ends."
-    ),
+    CERTIFICATE_EXPIRY,
     _gauge("rocketmq_broker_permission", "brokerPermission: 2 is write, 4 is read, 6 is both."),
     _gauge("rocketmq_topic_number", "Topics of the broker."),
     _gauge("rocketmq_consumer_group_number", "Consumer groups of the broker."),
@@ -133,6 +134,7 @@ NAME_SERVER = (
     CONNECTIONS,
     CONNECTIONS_REFUSED,
     WARNINGS,
+    CERTIFICATE_EXPIRY,
 )
 """The metrics of a name server."""
 

@@ -63,6 +63,7 @@ def test_a_leader_that_stood_still_is_fenced_when_it_goes_on_and_follows(cluster
     cluster.assert_nothing_is_lost(load)
 
 
+@pytest.mark.story
 def test_a_member_whose_log_is_damaged_repairs_it_from_the_leader(cluster: Cluster) -> None:
     leader, damaged = cluster.pair()
     load = cluster.load()
@@ -77,6 +78,7 @@ def test_a_member_whose_log_is_damaged_repairs_it_from_the_leader(cluster: Clust
     cluster.assert_nothing_is_lost(load)
 
 
+@pytest.mark.story
 def test_three_nodes_lose_two_leaders_one_after_the_other(tmp_path_factory: pytest.TempPathFactory) -> None:
     with running_cluster(tmp_path_factory.mktemp("three"), "abc") as cluster:
         load = cluster.load()

@@ -32,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Final, Self, TypedDict, Unpack
 
-from rmqha.testing.nodes import PORTS, claim_port
+from rmqha.testing.nodes import PORTS, claim_port, pause_after
 from tests.freezing import freeze
 from tests.waiting import WAIT_SECONDS, wait_until
 
@@ -338,10 +338,14 @@ class JavaProcess:
     def wait_for_log(self, text: str, count: int = 1, timeout: float = WAIT_SECONDS) -> None:
         """Wait until it logged `text` so many times since it was started."""
         deadline = time.monotonic() + timeout
-        while (seen := self.log.read_bytes()[self._logged_before :].count(text.encode())) < count:
+        while True:
+            began = time.monotonic()
+            seen = self.log.read_bytes()[self._logged_before :].count(text.encode())
+            if seen >= count:
+                return
             if not self.is_running or time.monotonic() > deadline:
                 raise InteropError(f"{self} logged {text!r} {seen} times, not {count}\n{self.log_tail()}")
-            time.sleep(POLL_INTERVAL_S)
+            pause_after(began)
 
     def log_tail(self, lines: int = 40) -> str:
         """The last lines it printed and logged."""

@@ -410,6 +410,7 @@ def refusal_of(node: RmqhaNode, topic: str) -> str | None:
     return next((reason for reason in reasons if topic in reason), None)
 
 
+@pytest.mark.story
 def test_mqadmin_changes_the_accounts(our_acl_master: OurBroker, namesrv: NameServer, tmp_path: Path) -> None:
     folder = tmp_path / "mqadmin"
     (folder / "conf").mkdir(parents=True)

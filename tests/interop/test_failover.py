@@ -104,6 +104,7 @@ def assert_whole(report: ClientsReport, group: str, promised: set[str]) -> None:
 
 @pytest.mark.java
 @pytest.mark.parametrize("pair", ["ours_and_java", "java_and_ours"])
+@pytest.mark.story
 def test_a_consumer_reads_from_the_slave_all_that_a_killed_sync_master_has_promised(
     pair: str, request: pytest.FixtureRequest
 ) -> None:

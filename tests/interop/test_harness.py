@@ -116,6 +116,7 @@ def test_a_slave_started_late_gets_the_last_segment_and_a_sync_master_waits_for_
     assert driver.send("TLate", 1, BODY_BYTES).statuses == {"FLUSH_SLAVE_TIMEOUT": 1}
 
 
+@pytest.mark.story
 def test_a_run_in_the_background_is_seen_and_stopped(java_master: MasterFactory, driver: Driver) -> None:
     master = java_master()
     driver.create_topic(master.cluster, "TRun", 1)

@@ -86,6 +86,7 @@ def test_a_fresh_slave_gets_all_history_while_messages_keep_coming(
     assert_equal_logs(slave.store, long_log.store, 0, end)
 
 
+@pytest.mark.story
 def test_a_slave_from_the_last_segment_has_that_one_and_what_follows(
     long_log: Broker, traffic: SendRun, our_slave: SlaveNodeFactory
 ) -> None:
@@ -110,6 +111,7 @@ def test_a_slave_told_to_copy_once_has_what_the_master_had_and_ends(
     assert_equal_logs(slave.store, long_log.store, 0, has)
 
 
+@pytest.mark.story
 def test_a_slave_told_to_copy_once_without_remoting_ends_when_the_master_is_quiet(
     long_log: Broker, our_slave: SlaveNodeFactory
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_slave_told_to_copy_once_without_remoting_ends_when_the_master_is_quie
     assert_equal_logs(slave.store, long_log.store, 0, end)
 
 
+@pytest.mark.story
 def test_the_reports_of_our_slave_are_what_a_sync_master_waits_for(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, driver: Driver
 ) -> None:

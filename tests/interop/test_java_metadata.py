@@ -162,6 +162,7 @@ def test_a_java_master_reads_the_tables_that_we_write_and_we_read_its_tables(
         assert dumps_pretty(found.to_json()) == path.read_bytes()
 
 
+@pytest.mark.story
 def test_a_java_master_takes_our_backup_where_the_file_is_broken(store: Path, java_master: MasterFactory) -> None:
     for table in TABLES:
         table.write(store / CONFIG_FOLDER)

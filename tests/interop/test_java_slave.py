@@ -52,6 +52,7 @@ def assert_has_log(slave: Broker, ours: Path, start: int, end: int) -> None:
     assert_equal_logs(slave.store, ours, start, end)
 
 
+@pytest.mark.story
 def test_java_slaves_copy_a_crashed_java_masters_store_from_our_master(
     our_master: MasterNodeFactory, java_slave: SlaveFactory, tmp_path: Path
 ) -> None:
@@ -69,6 +70,7 @@ def test_java_slaves_copy_a_crashed_java_masters_store_from_our_master(
     assert commit_log_bytes(slave_behind.store, 0, end) == fixtures.log_bytes("master-crash")
 
 
+@pytest.mark.story
 def test_a_java_slave_resumes_when_our_master_replaces_its_java_master(
     java_master: MasterFactory, our_master: MasterNodeFactory, java_slave: SlaveFactory, driver: Driver
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_java_pair_and_java_clients_work_with_our_name_server(
     assert our_namesrv.errors() == []
 
 
+@pytest.mark.story
 def test_a_java_broker_may_register_compressed_and_only_when_something_changes(
     our_namesrv: NameServerNode, our_driver: Driver, java_master: MasterFactory
 ) -> None:
@@ -136,6 +137,7 @@ def perm(namesrv: str, topic: str) -> int | None:
 
 
 @pytest.mark.parametrize("version", [VERSION, V5])
+@pytest.mark.story
 def test_a_new_name_server_has_all_topics_of_a_java_broker_and_lets_nobody_take_it(
     version: str, java_master: MasterFactory, tmp_path: Path
 ) -> None:
@@ -173,6 +175,7 @@ def test_a_new_name_server_has_all_topics_of_a_java_broker_and_lets_nobody_take_
 
 
 @pytest.mark.parametrize("version", [VERSION, V5])
+@pytest.mark.story
 def test_our_brokerpermission_reaches_the_routes_of_javas_name_server(
     version: str, java_class_path: str, tmp_path: Path
 ) -> None:
@@ -191,6 +194,7 @@ def test_our_brokerpermission_reaches_the_routes_of_javas_name_server(
             )
 
 
+@pytest.mark.story
 def test_clients_find_our_pair_by_javas_name_server(
     namesrv: NameServer, driver: Driver, our_broker: OurBrokerFactory
 ) -> None:
@@ -210,6 +214,7 @@ def test_clients_find_our_pair_by_javas_name_server(
     wait_for_brokers(namesrv.address, master.broker_name, seconds=AT_ONCE_S)
 
 
+@pytest.mark.story
 def test_a_slave_of_ours_finds_its_java_master_by_javas_name_server(
     namesrv: NameServer, java_master: MasterFactory, our_broker: OurBrokerFactory, driver: Driver
 ) -> None:

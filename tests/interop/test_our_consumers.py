@@ -23,6 +23,8 @@ from tests.interop.our_clients import OurClients
 from tests.interop.rocketmq import SMALL_FILES, Broker, ClientsReport, Driver, NameServer
 from tests.waiting import WAIT_SECONDS, wait_until
 
+pytestmark = pytest.mark.story
+
 Message = Mapping[str, Any]
 
 RMQHA: Final = str(Path(sys.executable).with_name("rmqha"))
@@ -190,7 +192,6 @@ def assert_no_place_twice(messages: Sequence[Message]) -> None:
 ALL_OF_SHARED: Final = ("sync", "batch", "java-small", "java-compressed", "late")
 
 
-@pytest.mark.story
 def test_each_send_is_stored_and_no_java_client_had_trouble(seen: Seen) -> None:
     assert {message["status"] for messages in seen.sent.values() for message in messages} == {"SEND_OK"}
     assert seen.java.troubles == []

@@ -35,6 +35,7 @@ def check(answer: dict[str, Any]) -> None:
 
 
 @pytest.mark.java
+@pytest.mark.story
 def test_requests_at_a_java_broker(
     java_master: MasterFactory, driver: Driver, namesrv: NameServer, tmp_path: Path
 ) -> None:
@@ -56,6 +57,7 @@ def test_requests_are_answered(
 
 
 @pytest.mark.java
+@pytest.mark.story
 def test_requests_are_answered_after_a_failover(
     driver: Driver, namesrv: NameServer, java_brokers: ExitStack, tmp_path: Path
 ) -> None:

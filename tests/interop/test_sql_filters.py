@@ -293,6 +293,7 @@ def run_filter(work: Path, namesrv: str, group: str, expression: str, count: int
 
 
 @pytest.mark.java
+@pytest.mark.story
 def test_a_push_consumer_of_java_filters(
     our_broker: OurBrokerFactory, driver: Driver, namesrv: NameServer, tmp_path: Path
 ) -> None:

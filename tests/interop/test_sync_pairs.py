@@ -110,6 +110,7 @@ def test_our_sync_master_waits_for_a_java_slave_that_is_paused_killed_and_restar
     assert_has_all(slave, master, result["end"])
 
 
+@pytest.mark.story
 def test_a_java_slave_with_a_large_lag_counts_only_after_it_has_caught_up(
     our_sync_master: PutNode, java_slave: SlaveFactory
 ) -> None:

@@ -1,4 +1,4 @@
-"""What a member of a failover cluster does if its disk is full: it says so, and its agent decides what comes of it."""
+"""What a member of a failover cluster does if its disk is full, and with orders that are not of the coordinator."""
 
 import errno
 import shutil
@@ -22,6 +22,7 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.node import clusternode
 from rmqha.node.clusternode import ClusterNode
 from rmqha.node.node import Phase
+from rmqha.ops.control import OrderRefused
 from rmqha.settings.settings import BrokerRole, make_settings
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import MessageStore
@@ -127,6 +128,13 @@ class RoleOnFullDiskTests(SynchronousTestCase):
             self.assertFalse(self.node._start_rewind())
         self.assertEqual([event["event"] for event in events], [Event.NOT_REWOUND])
         self.assertEqual((self.node.ended, self.node._phase), ([], Phase.RUNNING))
+
+
+class OrderTests(SynchronousTestCase):
+    def test_a_member_is_not_promoted_by_an_order_at_its_socket(self) -> None:
+        node = DiskNode(new_folder(self))
+        refused = self.failureResultOf(Deferred.fromCoroutine(node._promote({})), OrderRefused)
+        self.assertIn("rmqha cluster switchover", str(refused.value))
 
 
 class NewLeaderTests(SynchronousTestCase):

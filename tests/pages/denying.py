@@ -33,7 +33,9 @@ def sentences(text: str) -> Iterator[str]:
         words = re.sub(r"^(?:[-*]|\d+\.) |\*\*", "", " ".join(block.split()))
         cells = re.split(r" ?(?<!\\)\| ?", words.strip("| ")) if words.startswith("|") else [words]
         for cell in cells:
-            yield from (part.strip() for part in re.split(r"(?<=[.:;?])\)?\s+", cell) if part.strip())
+            for part in re.split(r"(?<=[.:;?])\)?\s+", cell.strip()):
+                if part and not CODE.fullmatch(part):
+                    yield part
 
 
 def denies(sentence: str, pattern: re.Pattern[str] = DENIES) -> bool:

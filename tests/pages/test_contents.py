@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages.pages import PAGES
+from tests.pages.pages import PAGES, ROOT
 
 MAX_LINES = 400
 """A longer page needs a list of contents."""
-ALL_PAGES = PAGES
+ALL_PAGES = (*PAGES, *sorted((ROOT / "docs" / "spec").glob("*.md")))
 
 
 def sections_of(text: str) -> tuple[set[str], set[str]]:

@@ -46,6 +46,7 @@ def test_five_minute_tour(reader: Reader) -> None:
     assert reader.runs(pull).splitlines() == ["hello"] * 3
 
 
+@pytest.mark.story
 def test_a_broker_pair(reader: Reader) -> None:
     reader.moves("pair")
     name_server, master, slave = commands_of("operating: A broker pair")

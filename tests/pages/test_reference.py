@@ -1,8 +1,7 @@
 """Everything that users meet by name has its entry on exactly one page: settings, metrics, events, commands, codes …
 
 An entry is a heading, or the first cell of a row of a table, that consists of names. A first cell that is a link leads
-to an entry, and is not one itself. Sentences may name anything. docs/spec tells of formats and of RocketMQ, and has no
-entries.
+to an entry, and is not one itself. Sentences may name anything.
 """
 
 import re
@@ -27,9 +26,10 @@ from rmqha.ops.doctor.checks import CHECKS
 from rmqha.ops.doctor.findings import Verdict
 from rmqha.ops.status import KILLED, UNKNOWN
 from rmqha.pipeline import schema
+from rmqha.pipeline.bodyformats import Format
 from rmqha.pipeline.options import KNOWN, View
-from rmqha.pipeline.sqltypes import sql_type
-from rmqha.settings.settings import SETTING_KEYS
+from rmqha.pipeline.sqltypes import STRING_MAP, sql_type
+from rmqha.settings.settings import SETTINGS
 from rmqha.store.message import PutMessageStatus
 from rmqha.tap import Options as NodeOptions
 from rmqha.web import health
@@ -37,7 +37,9 @@ from rmqha.web.catalogue import NAME_SERVER, NODE
 from rmqha.web.nodefacts import STATES
 from rmqha.wire.command import RequestCode
 from tests.pages.pages import PAGES, ROOT
+from tests.pages.test_runbook import SOURCES_OF_WARNINGS
 
+SEPARATOR = re.compile(r"\|[ :]*--")
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 VARIABLE = re.compile(r"\bRMQHA_[A-Z_]+")
 OURS = range(47000, 48000)
@@ -86,6 +88,11 @@ def errors() -> set[str]:
     return found - {"ClientError", "MQClientError", "RetryLater"}
 
 
+def warnings() -> set[str]:
+    """What `rmqha status` may warn of: phrases of the sentences."""
+    return {phrase for phrases in SOURCES_OF_WARNINGS.values() for phrase in phrases}
+
+
 def alerts() -> set[str]:
     return set(re.findall(r"- alert: (\w+)", (ROOT / "ops" / "alerts.yml").read_text()))
 
@@ -99,27 +106,32 @@ def health_paths() -> set[str]:
 class Kind:
     """Names of one kind, and their page. ``heads``: only tables whose first head is one of these list the kind.
 
-    A kind whose names are everyday words needs ``heads``. Its tables on the page then have no other rows.
+    A kind whose names are everyday words needs ``heads``. Its tables on the page then have no other rows. RocketMQ has
+    names that are ``shared`` too, and docs/spec tells of those.
     """
 
     what: str
     page: str
     names: frozenset[str]
     heads: tuple[str, ...] = ()
+    shared: bool = False
 
 
 STATES_OF_SLAVES = {state.name for state in ReplicaState}
 KINDS = (
-    Kind("setting", "settings", SETTING_KEYS, ("key", "setting")),
+    Kind("setting", "settings", frozenset(SETTINGS), ("key", "setting"), shared=True),
     Kind("metric", "observability", frozenset(metric.name for metric in (*NODE, *NAME_SERVER)), ("metric",)),
     Kind("event", "events", frozenset(map(str, Event)), ("event",)),
     Kind("command", "commands", frozenset(name for name, _ in commands())),
     Kind("option", "commands", frozenset(options())),
-    Kind("exit code", "commands", frozenset(str(int(code)) for code in ExitCode), ("exit code", "code")),
+    Kind("exit code", "commands", frozenset(str(int(code)) for code in ExitCode), ("exit code", "code"), shared=True),
     Kind("environment variable", "commands", frozenset(variables()), ("variable",)),
-    Kind("state of a slave or member", "states", frozenset({*STATES_OF_SLAVES, *FailoverState.__members__})),
+    Kind(
+        "state of a slave or member", "states", frozenset({*STATES_OF_SLAVES, *FailoverState.__members__}), shared=True
+    ),
     Kind("other state", "runbook", frozenset({*STATES, KILLED, UNKNOWN} - STATES_OF_SLAVES - {"NEW"})),
-    Kind("result of a put", "operating", frozenset(PutMessageStatus.__members__), ("result",)),
+    Kind("warning", "runbook", frozenset(warnings()), ("warning",)),
+    Kind("result of a put", "operating", frozenset(PutMessageStatus.__members__), ("result",), shared=True),
     Kind(
         "request code of ours",
         "permissions",
@@ -131,6 +143,7 @@ KINDS = (
     Kind("verdict of doctor", "checks", frozenset(Verdict.__members__), ("verdict",)),
     Kind("view", "spark", frozenset(view.value for view in View), ("view",)),
     Kind("option of Spark", "spark", frozenset(KNOWN) - {"path"}, ("option",)),
+    Kind("format of bodies", "spark", frozenset(each.value for each in Format), ("format",)),
     Kind("column", "spark", frozenset(columns()), ("column",)),
     Kind("error of the client", "client", frozenset(errors()), ("error",)),
 )
@@ -163,9 +176,9 @@ def entries_of(text: str) -> Iterator[Entry]:
     for line, after in zip(lines, [*lines[1:], ""], strict=True):
         if line.startswith("#"):
             yield Entry(names_of(line.lstrip("# ")))
-        elif line.startswith("|") and after.startswith("|--"):
+        elif line.startswith("|") and SEPARATOR.match(after):
             head = first_cell(line)
-        elif line.startswith("|") and not line.startswith("|--"):
+        elif line.startswith("|") and not SEPARATOR.match(line):
             cell = first_cell(line)
             yield from (Entry(names_of(words), head, target) for words, target in LINK.findall(cell))
             yield Entry(names_of(LINK.sub("", cell)), head)
@@ -177,11 +190,13 @@ def first_cell(row: str) -> str:
 
 
 ENTRIES = {path.stem: list(entries_of(path.read_text())) for path in PAGES}
+SPECIFICATIONS = {path.stem: list(entries_of(path.read_text())) for path in (ROOT / "docs" / "spec").glob("*.md")}
+"""The same of docs/spec."""
 
 
 def of_kind(kind: Kind, page: str) -> Iterator[Entry]:
     """The entries of a page that name nothing but this kind, and the links to such."""
-    for entry in ENTRIES[page]:
+    for entry in (ENTRIES | SPECIFICATIONS)[page]:
         if entry.names and kind.names.issuperset(entry.names) and (not kind.heads or entry.head in kind.heads):
             yield entry
 
@@ -201,21 +216,22 @@ def test_each_name_has_its_entry_on_its_page(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.what))
 def test_no_other_page_has_an_entry(kind: Kind) -> None:
     """Tell there what to do with it, in a sentence, or let the row begin with a link to the entry."""
-    others = {page: names for page in ENTRIES if page != kind.page and (names := names_on(kind, page))}
+    pages = {*ENTRIES, *(() if kind.shared else SPECIFICATIONS)} - {kind.page}
+    others = {page: names for page in sorted(pages) if (names := names_on(kind, page))}
     assert others == {}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.what))
 def test_a_row_that_begins_with_a_link_leads_to_the_entry(kind: Kind) -> None:
-    targets = {entry.target for page in ENTRIES for entry in of_kind(kind, page) if entry.target is not None}
+    targets = {
+        entry.target for page in ENTRIES | SPECIFICATIONS for entry in of_kind(kind, page) if entry.target is not None
+    }
     pages = {Path(target.partition("#")[0]).stem for target in targets}
     assert pages <= {kind.page}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.heads], ids=lambda kind: str(kind.what))
 def test_no_entry_is_of_something_that_does_not_exist(kind: Kind) -> None:
-    if kind.page == "commands":  # options of commands and codes share the page's heads
-        return
     rows = {name for entry in ENTRIES[kind.page] if entry.head == kind.heads[0] for name in entry.names}
     assert sorted(rows - kind.names) == []
 
@@ -244,7 +260,7 @@ def test_entries_are_found() -> None:
 def test_the_types_of_columns_are_those_of_the_code() -> None:
     text = (ROOT / "docs" / "spark.md").read_text().partition("\n### Columns\n")[2].partition("\n##")[0]
     shown = {name: kind.strip("` ") for name, kind in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE)}
-    types = {**schema.COLUMNS, **schema.BROKER_COLUMNS, **schema.PROOF_COLUMNS, "properties": schema.STRING_MAP}
+    types = {**schema.COLUMNS, **schema.BROKER_COLUMNS, **schema.PROOF_COLUMNS, "properties": STRING_MAP}
     assert {name: shown[name] for name in types} == {name: sql_type(kind) for name, kind in types.items()}
 
 

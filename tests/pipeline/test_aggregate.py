@@ -143,6 +143,7 @@ def test_the_workers_count_what_spark_counts(
             assert_same(spark.sql(one))
 
 
+@pytest.mark.story
 def test_a_query_of_each_kind(spark: SparkSession, store: Path) -> None:
     """By SQL with a view of the catalog, and by groupBy; below steps that only choose and rename."""
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW stored USING rmqha OPTIONS (path '{store}', queueId '0,1,2')")
@@ -208,6 +209,7 @@ def test_what_cannot_be_counted_there_is_refused(spark: SparkSession, store: Pat
         in_workers(spark.sql(query))
 
 
+@pytest.mark.story
 def test_a_stream_is_summed_by_the_view(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     """Its rows are those of a split: they are summed once more."""
     stream = spark.readStream.format("rmqha").option("splitBytes", "4k")

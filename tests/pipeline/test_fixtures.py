@@ -40,6 +40,8 @@ from tests.store.queues import FOREVER, MANY, Expected, expected_of_records
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.story
+
 SPLIT_BYTES = {"master-crash": "150k", "slave": "1m", "master-clean": "200k"}
 """A task for each file of the log, or for a part of one."""
 OTHERS = {"master-crash": "slave", "slave": "master-clean", "master-clean": "master-crash"}
@@ -189,7 +191,6 @@ def test_stats_sum_up_what_the_records_say(spark: SparkSession, logs: list[Log])
         assert found == queue_facts(log.records), log.name
 
 
-@pytest.mark.story
 def test_verify_proves_every_record_of_every_split(spark: SparkSession, logs: list[Log]) -> None:
     for log, rows in zip(logs, rows_of_view(spark, logs, "verify"), strict=True):
         assert [row["problem"] for row in rows] == [None] * len(rows)
@@ -243,7 +244,6 @@ def test_queues_have_a_unit_for_each_message_of_theirs(spark: SparkSession, logs
         assert told == {key: set(units) for key, units in wanted.items()}, log.name
 
 
-@pytest.mark.story
 def test_the_job_verify_proves_every_record(engines: tuple[Engine, Engine], logs: list[Log]) -> None:
     """All of the log, whatever is confirmed: as ``rmqha verify``."""
     whole = {log.name: log for log in logs[: len(fixtures.STORES)]}
@@ -264,7 +264,6 @@ def test_the_job_compare_finds_where_two_logs_part(engines: tuple[Engine, Engine
             assert compare(options, engine) == Comparison(0, log.end, other_end, None), log.name
 
 
-@pytest.mark.story
 def test_the_job_stats_sums_up_what_the_records_say(engines: tuple[Engine, Engine], logs: list[Log]) -> None:
     for log in logs:
         by_topic: dict[str, list[Record]] = {}
@@ -287,7 +286,6 @@ def test_the_job_stats_sums_up_what_the_records_say(engines: tuple[Engine, Engin
                     assert exact / LATENCY_STEP - 1 <= one.latency_ms(quantile) <= exact
 
 
-@pytest.mark.story
 def test_the_job_archive_keeps_every_message_whole(
     engines: tuple[Engine, Engine], logs: list[Log], tmp_path: Path
 ) -> None:
@@ -327,7 +325,6 @@ def keys_below(folder: Path, keys: Iterable[tuple[str, str]]) -> dict[tuple[str,
         index.close()
 
 
-@pytest.mark.story
 def test_the_job_rebuild_makes_queues_and_index_anew(
     engines: tuple[Engine, Engine], logs: list[Log], tmp_path: Path
 ) -> None:

@@ -352,6 +352,7 @@ def test_what_is_no_archive_and_sizes_that_are_none_are_refused(tmp_path: Path, 
             run(lake, target_bytes=size)
 
 
+@pytest.mark.story
 def test_both_engines_make_the_same_files(store: Path, lake: Path, tmp_path: Path, spark: SparkSession) -> None:
     other = tmp_path / "by spark"
     run_job(store, other)

@@ -60,6 +60,7 @@ def test_verify_is_the_same_by_both_engines(engines: tuple[Engine, Engine], woun
     assert verify(options_of(wounded), engines[1]).stretch_count == 1
 
 
+@pytest.mark.story
 def test_compare_is_the_same_by_both_engines(engines: tuple[Engine, Engine], wounded: Path, tmp_path: Path) -> None:
     sound = make_store(tmp_path / "sound")
     options = options_of(sound, replica=wounded)
@@ -129,6 +130,7 @@ def test_a_broken_log_is_told_in_the_same_words_by_both_engines(
     assert "not a record" in told[0]
 
 
+@pytest.mark.story
 def test_a_body_that_looks_like_a_record_misleads_no_job(
     engines: tuple[Engine, Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

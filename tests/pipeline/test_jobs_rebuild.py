@@ -177,6 +177,7 @@ class RebuildTests(SynchronousTestCase):
         self.assertEqual((done.messages, done.refused, done.queues, done.keys), (1, 0, 0, 2))
 
 
+@pytest.mark.story
 def test_both_engines_build_the_same(spark: SparkSession, tmp_path: Path) -> None:
     outputs = [tmp_path / "one", tmp_path / "other"]
     engines: tuple[Engine, Engine] = (LocalEngine(), SparkEngine(spark))

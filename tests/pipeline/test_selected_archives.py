@@ -96,6 +96,7 @@ def test_an_unreadable_note_is_told(store: Path, lake: Path, records: list[Recor
         run(store, lake, topic="A")
 
 
+@pytest.mark.story
 def test_a_query_archives_topics_too(spark: SparkSession, store: Path, lake: Path, records: list[Record]) -> None:
     splits = spark.read.format("rmqha").options(view="splits", splitBytes="9000").load(str(store))
     splits.write.format("rmqha_archive").mode("append").option("topic", "B").save(str(lake))

@@ -120,6 +120,7 @@ def test_a_batch_that_died_before_its_manifest_is_run_again(
     assert list(lake.rglob(".*.parquet.*")) == []
 
 
+@pytest.mark.story
 def test_a_stream_goes_on_where_a_job_has_archived(
     spark: SparkSession, store: Path, lake: Path, tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_spark_reads_the_folder_by_date_and_hour_and_nothing_that_is_not_archive
     assert {(row.date, row.hour) for row in rows} == {(row.date, row.hour) for row in utc}
 
 
+@pytest.mark.story
 def test_another_store_goes_on_if_its_log_is_the_same(spark: SparkSession, store: Path, lake: Path) -> None:
     for name, end in (("one", 16384), ("other", 32768)):
         NodeState(name, offsets=Offsets(written=end, confirmed=end)).write(store)
@@ -155,6 +157,7 @@ def test_another_store_goes_on_if_its_log_is_the_same(spark: SparkSession, store
     assert archived_offsets(lake) == offsets
 
 
+@pytest.mark.story
 def test_another_log_is_refused(spark: SparkSession, store: Path, lake: Path, tmp_path: Path) -> None:
     other = make_store(tmp_path / "other", seed=2)
     NodeState("one", offsets=Offsets(written=16384, confirmed=16384)).write(store)

@@ -5,13 +5,27 @@ import sys
 
 import pytest
 
-from tests.conftest import COSTS, cost_of
+from tests.conftest import COSTS, ROOT, cost_of, group_of
 
 
 def test_each_test_has_exactly_one_marker_of_its_cost(request: pytest.FixtureRequest) -> None:
     for item in request.session.items:
         marked = [cost for cost in COSTS if item.get_closest_marker(cost) is not None]
         assert len(marked) == 1, (item.nodeid, marked)
+
+
+def test_a_file_with_a_story_says_so(request: pytest.FixtureRequest) -> None:
+    """``make stories`` looks for these words, and leaves out the files without them."""
+    for item in request.session.items:
+        assert item.get_closest_marker("story") is None or "mark.story" in item.path.read_text(), item.nodeid
+
+
+def test_one_worker_gets_all_files_with_spark(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            assert group_of(str(item.path.relative_to(ROOT))) == "Spark"
+    assert group_of("tests/pipeline/test_source.py") == group_of("tests/pipeline/bodies/test_in_spark.py") == "Spark"
+    assert group_of("tests/pipeline/test_plan.py") == "tests/pipeline/test_plan.py"
 
 
 def test_every_marker_is_explained_in_pyproject(request: pytest.FixtureRequest) -> None:

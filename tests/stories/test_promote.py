@@ -208,6 +208,7 @@ def test_a_slave_whose_log_differs_is_not_promoted(pair: Pair) -> None:
     assert "DIVERGED" in run("promote", pair.stores[1], code=ExitCode.DIVERGED)
 
 
+@pytest.mark.story
 def test_a_running_slave_with_messages_of_pop_consumers_wants_a_switch(pair: Pair) -> None:
     """An order over its port, and the node's own log. A failover takes the same way, and does not ask."""
     opened = MessageStore(make_settings({"storePathRootDir": str(pair.stores[1]), "mappedFileSizeCommitLog": "65536"}))
@@ -237,6 +238,7 @@ def test_what_is_no_slave_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["diverged", "ahead"])
+@pytest.mark.story
 def test_a_slave_that_may_rewinds_by_itself_and_follows(pair: Pair, way: str) -> None:
     with pair.master(0) as old:
         with pair.slave(1) as slave:
