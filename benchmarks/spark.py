@@ -47,7 +47,8 @@ from rmqha.pipeline.segments import read_records
 from rmqha.pipeline.session import session
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.testing.records import lay_segments, make_record, write_segments
-from rmqha.wire.record import MESSAGE_MAGIC_CODE, Record
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE
+from rmqha.wire.record import Record
 
 WORK = Path(__file__).resolve().parent.parent / ".bench" / "spark"
 LOG_BYTES, SEGMENT_BYTES = 1 << 30, 256 << 20

@@ -75,7 +75,7 @@ def main(given: Path | None = None) -> None:
         dist = given or work / "dist"
         if given is None:
             run(sys.executable, "-m", "build", "--outdir", str(dist), cwd=PROJECT)
-        (sdist,) = dist.glob("*.tar.gz")
+        (sdist,) = dist.glob("rmqha-*[0-9].tar.gz")
         check_sdist(sdist)
         (wheel,) = dist.glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:

@@ -4,15 +4,8 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from rmqha.wire.record import (
-    END_FILE_MIN_BLANK_LENGTH,
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    Host,
-    Record,
-    encode_blank,
-    encode_record,
-)
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Host, Record, encode_blank, encode_record
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)

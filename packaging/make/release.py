@@ -5,6 +5,7 @@ build failed; 2, wrong usage; 3, this machine cannot make some of it: the lines 
 """
 
 import argparse
+import gzip
 import os
 import re
 import shutil
@@ -130,16 +131,21 @@ def export(root: Path, folder: Path) -> None:
     (folder / ".cache").symlink_to(root / ".cache")  # what was downloaded before is used again
 
 
-def pack_pages(folder: Path, archive: Path, epoch: int) -> None:
-    """One archive of man pages and completions, the same bytes each time."""
+def pack(folder: Path, archive: Path, epoch: int) -> None:
+    """Pack all files of a folder as ``NAME/`` into ``NAME.tar.gz``: the same bytes each time. Raises OSError."""
 
     def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.mtime, member.uid, member.gid, member.uname, member.gname = epoch, 0, 0, "", ""
         return member
 
-    with tarfile.open(archive, "w:xz") as packed:
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", fileobj=file, mtime=epoch) as packed,
+        tarfile.open(fileobj=packed, mode="w") as tar,
+    ):
         for path in sorted(folder.rglob("*")):
-            packed.add(path, f"{archive.name.removesuffix('.tar.xz')}/{path.relative_to(folder)}", False, filter=plain)
+            name = f"{archive.name.removesuffix('.tar.gz')}/{path.relative_to(folder)}"
+            tar.add(path, name, recursive=False, filter=plain)
 
 
 def build(version: str, parts: list[Part], dist: Path) -> list[Path]:
@@ -154,8 +160,11 @@ def build(version: str, parts: list[Part], dist: Path) -> list[Path]:
         for part in parts:
             print(f"== {part.name}", flush=True)
             subprocess.run(part.command, cwd=source, env=environment, check=True, stdout=sys.stderr)
+        sdist = made / f"rmqha-{version}.tar.gz"
+        unpack(sdist, source / "sdist")  # as it was packed, it has the time of now
+        pack(source / "sdist" / sdist.name.removesuffix(".tar.gz"), sdist, epoch)
+        pack(made / "pages", made / f"rmqha-{version}-pages.tar.gz", epoch)
         subprocess.run((sys.executable, "tests/check_wheel.py", str(made)), cwd=source, check=True)
-        pack_pages(made / "pages", made / f"rmqha-{version}-pages.tar.xz", epoch)
         dist.mkdir(exist_ok=True)
         return [Path(shutil.move(path, dist / path.name)) for path in sorted(made.iterdir()) if path.is_file()]
 
@@ -205,7 +214,7 @@ def steps(facts: Facts, commit: str, not_made: dict[str, str]) -> list[str]:
         f"Upload to PyPI: twine upload dist/rmqha-{version}.tar.gz dist/rmqha-{version}-py3-none-any.whl",
         f"Add dist/rmqha_{version}-*.deb to the apt repository. Build it on each further architecture: make deb",
         f"Push the image: skopeo copy oci-archive:dist/rmqha-image.tar:{version} docker://REGISTRY/rmqha:{version}",
-        f"Publish dist/{SUMS}, dist/{SUMS}.asc and dist/rmqha-{version}-pages.tar.xz beside the tag.",
+        f"Publish dist/{SUMS}, dist/{SUMS}.asc and dist/rmqha-{version}-pages.tar.gz beside the tag.",
         f"Announce it: the section {version} of NEWS.md.",
     ]
 

@@ -1,6 +1,5 @@
 """What a broker reports about itself: GET_BROKER_RUNTIME_INFO and GET_BROKER_CONFIG (spec/remoting.md 2.14, 2.15)."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 
 import javaproperties
@@ -12,8 +11,8 @@ from rmqha.kit.histogram import quantile
 from rmqha.remoting.protocol import Processors
 from rmqha.settings.settings import properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
+from rmqha.store.log.room import room_of
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.retention import disk_used_ratio, existing_folder
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 
 VERSION_NAME = "V4_9_3"
@@ -99,11 +98,12 @@ class RuntimeInfo:
 
     def _disks(self) -> Iterator[tuple[str, str]]:
         log_folder = self._store.commit_log.folder
-        usage, ratio = shutil.disk_usage(existing_folder(log_folder)), str(disk_used_ratio(log_folder))
-        yield "commitLogDirCapacity", f"Total : {byte_count(usage.total)}, Free : {byte_count(usage.free)}."
+        room = room_of(log_folder)
+        ratio = str(room.used_ratio)
+        yield "commitLogDirCapacity", f"Total : {byte_count(room.total)}, Free : {byte_count(room.free)}."
         yield "commitLogDiskRatio", ratio
         yield f"commitLogDiskRatio_{log_folder}", ratio
-        yield "consumeQueueDiskRatio", str(disk_used_ratio(self._store.root / CONSUME_QUEUE_FOLDER))
+        yield "consumeQueueDiskRatio", str(room_of(self._store.root / CONSUME_QUEUE_FOLDER).used_ratio)
 
     def _puts(self) -> Iterator[tuple[str, str]]:
         puts = self._stats.puts

@@ -18,7 +18,7 @@ from uuid import uuid4
 import click
 
 from rmqha.cli.coordinator import Session, Way, unreadable, with_cluster, with_coordinator
-from rmqha.cli.shared import JSON, Trouble, json_line, print_json, say
+from rmqha.cli.shared import JSON, json_line, print_json
 from rmqha.cli.tables import Column, print_table
 from rmqha.coordination.witness.journal import Journal, JournalError, JournalInUse
 from rmqha.failover.configuring import ConfigError, ConfigRace, StoredConfig, parse_setting
@@ -30,7 +30,7 @@ from rmqha.failover.overview import Health, Overview, Unreadable, bytes_at_risk,
 from rmqha.failover.view import ClusterView
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
-from rmqha.store.offline.commands import HelpfulGroup
+from rmqha.store.offline.commands import HelpfulGroup, Trouble, say
 
 LIST_COLUMNS = (
     Column("cluster", is_name=True),

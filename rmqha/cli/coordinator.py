@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 from twisted.internet.interfaces import IReactorTime
 
-from rmqha.cli.shared import Trouble, run_reactor, the_reactor, with_options
+from rmqha.cli.shared import run_reactor, the_reactor, with_options
 from rmqha.coordination.address import EXAMPLE, CoordinatorAccess, CoordinatorAddress
 from rmqha.coordination.etcd import make_coordinator
 from rmqha.coordination.interface import (
@@ -26,6 +26,7 @@ from rmqha.failover.overview import ClusterName, Overview, Unreadable, clusters_
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.net.tls.certificates import TLSError
 from rmqha.settings.settings import SettingsError
+from rmqha.store.offline.commands import Trouble
 
 ADDRESS_VARIABLE = "RMQHA_FAILOVER"
 _FILE = click.Path(path_type=Path, dir_okay=False)

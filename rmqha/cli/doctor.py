@@ -8,19 +8,7 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import (
-    BROKERS_TLS,
-    JSON,
-    SETTINGS,
-    Trouble,
-    namesrv_option,
-    print_json,
-    run_reactor,
-    say,
-    settings_of,
-    the_reactor,
-    with_tls,
-)
+from rmqha.cli.shared import BROKERS_TLS, JSON, namesrv_option, print_json, run_reactor, the_reactor, with_tls
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
 from rmqha.net.endpoints import make_endpoint, split_addresses
@@ -30,6 +18,7 @@ from rmqha.ops.doctor.checks import CHECKS, examine
 from rmqha.ops.doctor.facts import Facts, Store
 from rmqha.ops.doctor.findings import Check, Finding, Verdict
 from rmqha.ops.doctor.reading import read_store
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 
 DEFAULT_PORT = 10911
 COLORS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.SKIP: None}

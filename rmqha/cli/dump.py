@@ -13,22 +13,12 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.shared import (
-    JSON,
-    SETTINGS,
-    STORE,
-    Trouble,
-    blank_line,
-    open_store,
-    print_json,
-    record_line,
-    say,
-    settings_of,
-)
+from rmqha.cli.shared import JSON, STORE, blank_line, open_store, print_json, record_line
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.progress import progress
 from rmqha.kit.times import parse_time
 from rmqha.store.derived.queuetable import open_queues
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.restore import KeptReader, kept_file
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Blank, Record

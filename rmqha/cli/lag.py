@@ -5,25 +5,14 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import (
-    JSON,
-    SETTINGS,
-    WAY,
-    Trouble,
-    json_line,
-    make_client,
-    open_store,
-    run_client,
-    settings_of,
-    the_reactor,
-    with_options,
-)
+from rmqha.cli.shared import JSON, WAY, json_line, make_client, open_store, run_client, the_reactor, with_options
 from rmqha.cli.tables import Column, print_table
 from rmqha.client.lag import QueueLag, TopicLag, by_topic, lag_of_brokers
 from rmqha.client.lookup import Brokers
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import iso_time
 from rmqha.net.endpoints import split_addresses
+from rmqha.store.offline.commands import SETTINGS, Trouble, settings_of
 from rmqha.store.offline.lookup import Lookup
 
 UNKNOWN = "-"

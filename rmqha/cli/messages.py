@@ -17,7 +17,6 @@ from rmqha.cli.shared import (
     JSON,
     WAY,
     Interrupted,
-    Trouble,
     expression_of,
     make_client,
     parsed_time,
@@ -25,7 +24,6 @@ from rmqha.cli.shared import (
     print_json,
     record_line,
     run_client,
-    say,
     the_reactor,
     with_options,
 )
@@ -33,6 +31,7 @@ from rmqha.client import Message, Producer, PullConsumer, SendResult, SendStatus
 from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
 from rmqha.client.replay import Wanted
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.store.offline.commands import Trouble, say
 from rmqha.wire.delay import DEFAULT_DELAY_LEVELS
 from rmqha.wire.record import Record
 

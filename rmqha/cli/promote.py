@@ -12,17 +12,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmqha.cli.restore import DRY_RUN
-from rmqha.cli.shared import (
-    JSON,
-    SETTINGS,
-    Trouble,
-    print_json,
-    run_reactor,
-    say,
-    settings_of,
-    the_reactor,
-    with_tls,
-)
+from rmqha.cli.shared import JSON, print_json, run_reactor, the_reactor, with_tls
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.net.endpoints import make_endpoint
@@ -35,6 +25,7 @@ from rmqha.store.errors import StoreError
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.promote import (
     NotPromotable,
     check_disk,

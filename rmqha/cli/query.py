@@ -12,16 +12,12 @@ from rmqha.cli.dump import StoredSince as DumpedSince
 from rmqha.cli.dump import records_wanted
 from rmqha.cli.shared import (
     JSON,
-    SETTINGS,
     WAY,
-    Trouble,
     make_client,
     open_store,
     progress_bar,
     record_line,
     run_client,
-    say,
-    settings_of,
     the_reactor,
     with_options,
 )
@@ -32,6 +28,7 @@ from rmqha.client.message import MessageQueue
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import parse_time
 from rmqha.net.endpoints import split_addresses
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.lookup import Lookup
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.record import Record, parse_msg_id

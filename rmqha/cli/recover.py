@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, opening_bar, print_json, say, settings_of
+from rmqha.cli.shared import JSON, STORE, opening_bar, print_json
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.progress import progress
 from rmqha.settings.settings import Settings
@@ -18,6 +18,7 @@ from rmqha.store.log.mappedfile import list_segments
 from rmqha.store.log.recovery import Damage, LogDamaged, MayCut, Recovery
 from rmqha.store.messagestore import LOCK_FILE, MessageStore, examine_store
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.opening import OpeningPhase
 
 

@@ -11,16 +11,12 @@ from twisted.internet.defer import Deferred
 
 from rmqha.cli.shared import (
     JSON,
-    SETTINGS,
     STORE,
-    Trouble,
     open_store,
     print_json,
     progress_bar,
     result_of,
     run_reactor,
-    say,
-    settings_of,
     the_reactor,
     with_tls,
 )
@@ -32,6 +28,7 @@ from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
 from rmqha.store.messagestore import CUT_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
 from rmqha.store.offline.restore import DoesNotFit, Kept, Restoration, Restorer, kept_file, kept_files
 from rmqha.store.offline.standins import FileFault

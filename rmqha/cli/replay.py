@@ -18,20 +18,7 @@ from rich.progress import Progress as Bar
 
 from rmqha.cli.dump import open_source
 from rmqha.cli.replaymemory import Saved, is_there, progress_as_json
-from rmqha.cli.shared import (
-    JSON,
-    SETTINGS,
-    WAY,
-    Interrupted,
-    Trouble,
-    make_client,
-    print_json,
-    run_client,
-    say,
-    settings_of,
-    the_reactor,
-    with_options,
-)
+from rmqha.cli.shared import JSON, WAY, Interrupted, make_client, print_json, run_client, the_reactor, with_options
 from rmqha.client import MQClientError, Producer, SendStatus
 from rmqha.client.lookup import Brokers
 from rmqha.client.replay import (
@@ -53,15 +40,10 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import parse_time
 from rmqha.net.endpoints import split_addresses
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.wire.delay import DelayLevels
-from rmqha.wire.record import (
-    BORNHOST_V6_FLAG,
-    LOOPBACK,
-    MESSAGE_MAGIC_CODE,
-    STOREHOSTADDRESS_V6_FLAG,
-    Host,
-    Record,
-)
+from rmqha.wire.layout import BORNHOST_V6_FLAG, MESSAGE_MAGIC_CODE, STOREHOSTADDRESS_V6_FLAG
+from rmqha.wire.record import LOOPBACK, Host, Record
 
 BREATHS = 1000
 """The reactor gets a turn after this many stored messages."""

@@ -16,7 +16,6 @@ from typing import Any
 
 import orjson
 
-from rmqha.cli.shared import Trouble
 from rmqha.client import SendStatus
 from rmqha.client.errors import TopicNotFound
 from rmqha.client.lookup import Brokers
@@ -24,6 +23,7 @@ from rmqha.client.message import UNIQ_KEY, Message
 from rmqha.client.replay import MARK, Failure, Progress
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.store.log.mappedfile import DISK
+from rmqha.store.offline.commands import Trouble
 from rmqha.store.offline.newstore import check_place
 
 SAVE_SECONDS = 1.0

@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, print_json, progress_bar, say, settings_of
+from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import iso_time, parse_time
 from rmqha.settings.settings import Settings
 from rmqha.store.messagestore import open_log
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.prefix import CopyDone, CopyKind, CopyPlan, SourceLog, copy_store, examine_source, plan_copy
 from rmqha.store.offline.target import Cut, NoSuchTarget, Target, find_cut

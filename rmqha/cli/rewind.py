@@ -8,19 +8,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmqha.cli.restore import DRY_RUN
-from rmqha.cli.shared import (
-    JSON,
-    SETTINGS,
-    STORE,
-    Trouble,
-    print_json,
-    progress_bar,
-    run_reactor,
-    say,
-    settings_of,
-    the_reactor,
-    with_tls,
-)
+from rmqha.cli.shared import JSON, STORE, print_json, progress_bar, run_reactor, the_reactor, with_tls
 from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
 from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.kit.connecting import reason_of
@@ -39,6 +27,7 @@ from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.messagestore import LOCK_FILE, examine_store, open_log
 from rmqha.store.nodestate import NodeState
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.fork import Fork, NothingInCommon
 from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.repair import RepairError

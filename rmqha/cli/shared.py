@@ -26,13 +26,12 @@ from rmqha.kit.times import iso_time, parse_time
 from rmqha.net.tls.certificates import TLSError
 from rmqha.net.tls.endpoints import ClientTLS, TLSFiles
 from rmqha.settings.settings import Settings
-from rmqha.store.offline.commands import SETTINGS, CommandGroup, Trouble, exit_code_of, say, settings_of
+from rmqha.store.offline.commands import CommandGroup, Trouble, exit_code_of, say
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import Opening
-from rmqha.wire.record import BLANK_MAGIC_CODE, Blank, Record, record_as_json
+from rmqha.wire.layout import BLANK_MAGIC_CODE
+from rmqha.wire.record import Blank, Record, record_as_json
 from rmqha.wire.subscription import SUB_ALL, SqlExpression
-
-__all__ = ["SETTINGS", "Trouble", "say", "settings_of"]  # from ``rmqha.store.offline.commands``, for the commands here
 
 STORE = click.argument("store", type=click.Path(path_type=Path))
 TLS = (

@@ -10,18 +10,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
-from rmqha.cli.shared import (
-    JSON,
-    Interrupted,
-    Trouble,
-    json_line,
-    open_store,
-    print_json,
-    run_reactor,
-    say,
-    the_reactor,
-    with_tls,
-)
+from rmqha.cli.shared import JSON, Interrupted, json_line, open_store, print_json, run_reactor, the_reactor, with_tls
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
@@ -29,6 +18,7 @@ from rmqha.kit.times import iso_time
 from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_store, waits_in_words
+from rmqha.store.offline.commands import Trouble, say
 
 SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads", "failover")
 """The values that get lines of their own."""

@@ -9,14 +9,12 @@ from rmqha.cli.shared import (
     JSON,
     WAY,
     Interrupted,
-    Trouble,
     expression_of,
     make_client,
     parsed_time,
     print_body,
     record_line,
     run_client,
-    say,
     the_reactor,
     with_options,
 )
@@ -24,6 +22,7 @@ from rmqha.client import PullConsumer
 from rmqha.client.bulk import Edge, StoredSince
 from rmqha.client.follow import Follower, Wanted
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.store.offline.commands import Trouble, say
 from rmqha.wire.record import Record
 
 DEFAULT_LAST = 10

@@ -5,7 +5,7 @@ import time
 import click
 
 from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
-from rmqha.cli.shared import BROKERS_TLS, JSON, Trouble, json_line, namesrv_option, the_reactor, with_tls
+from rmqha.cli.shared import BROKERS_TLS, JSON, json_line, namesrv_option, the_reactor, with_tls
 from rmqha.cli.tables import Column, table_text, terminal_width
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
@@ -13,6 +13,7 @@ from rmqha.kit.times import iso_time
 from rmqha.net.endpoints import make_endpoint, split_addresses
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.ops.top import Row, Top
+from rmqha.store.offline.commands import Trouble
 
 UNKNOWN = "-"
 MIB = 1 << 20

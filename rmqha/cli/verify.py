@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.shared import JSON, SETTINGS, STORE, Trouble, open_store, print_json, progress_bar, say, settings_of
+from rmqha.cli.shared import JSON, STORE, open_store, print_json, progress_bar
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.settings.settings import Settings
 from rmqha.store.offline.audit import QueueFindings, audit_proved, audited_end
+from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.findings import (
     Comparison,
     Verification,

@@ -7,9 +7,9 @@ import orjson
 
 from rmqha.failover.keys import EPOCH, History, decode
 from rmqha.failover.member import Known
-from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.smallfiles import read_small, write_small
 
 
 def known_path(store: Path) -> Path:
@@ -19,35 +19,38 @@ def known_path(store: Path) -> Path:
 
 def read_known(store: Path, disk: Disk = DISK) -> Known:
     """What an earlier process of this store has noted. Raises StoreError, OSError."""
-    path = known_path(store)
-    try:
-        content = orjson.loads(disk.read(path))
-        cluster_id = content["cluster_id"]
-        return Known(
-            int(content["epoch"]),
-            str(content["leader"]),
-            None if cluster_id is None else int(cluster_id),
-            str(content.get("whole_since", "")),
-            str(content.get("boot", "")),
-            content.get("is_flushed") is True,
-            decode(History, EPOCH, orjson.dumps(content.get("history", {}))),
-            int(content.get("number", 0)),
-            tuple(map(str, content.get("members", ()))),
-            str(content.get("config", "")),
-            str(content.get("log_of", "")),
-        )
-    except FileNotFoundError:
-        return Known()
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(
-            f"{path} does not say what this node knows of its failover cluster ({error}). The log is not affected. "
-            "Move the file away while another node leads, and start the node: it then follows that leader"
-        ) from error
+    return read_small(
+        known_path(store),
+        _parsed,
+        Known(),
+        "does not say what this node knows of its failover cluster",
+        ". The log is not affected. Move the file away while another node leads, and start the node: it then follows "
+        "that leader",
+        disk,
+    )
+
+
+def _parsed(raw: bytes) -> Known:
+    content = orjson.loads(raw)
+    cluster_id = content["cluster_id"]
+    return Known(
+        int(content["epoch"]),
+        str(content["leader"]),
+        None if cluster_id is None else int(cluster_id),
+        str(content.get("whole_since", "")),
+        str(content.get("boot", "")),
+        content.get("is_flushed") is True,
+        decode(History, EPOCH, orjson.dumps(content.get("history", {}))),
+        int(content.get("number", 0)),
+        tuple(map(str, content.get("members", ()))),
+        str(content.get("config", "")),
+        str(content.get("log_of", "")),
+    )
 
 
 def write_known(store: Path, known: Known, disk: Disk = DISK) -> None:
     """Note it durably. Raises OSError."""
-    disk.replace(known_path(store), orjson.dumps(asdict(known), option=orjson.OPT_INDENT_2) + b"\n")
+    write_small(known_path(store), asdict(known), disk)
 
 
 def note_flushed(store: Path, boot: str, disk: Disk = DISK) -> None:

@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 
 from rmqha.store.errors import StoreError
 from rmqha.store.log.flush import RunInThread
-from rmqha.store.nodestate import replace_file
+from rmqha.store.log.mappedfile import DISK
 from rmqha.wire.fastjson import dumps_pretty, loads_lenient
 
 FILE_NAME = "kvConfig.json"
@@ -117,4 +117,4 @@ class KVConfigManager:
 
 
 def _write_table(path: Path, table: Mapping[str, Mapping[str, str]]) -> None:
-    replace_file(path, dumps_pretty({"configTable": table}))
+    DISK.replace(path, dumps_pretty({"configTable": table}))

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, Les
 
 from rmqha.kit.times import EPOCH
 from rmqha.pipeline.options import Options, Selection, View, parse_options, range_text
-from rmqha.pipeline.schema import COLUMNS
+from rmqha.pipeline.schema import COLUMNS, NEVER_NULL
 from rmqha.pipeline.source import SELECTED_BY_RANGE, Comparison, Range, common_range, range_of
 from rmqha.pipeline.sums import SUMS, groups_of
 
@@ -53,8 +53,6 @@ OPERATIONS: dict[str, Callable[..., Column]] = {
 SUM_OF = {(kind, column): name for name, (column, kind, _) in SUMS.items()}
 """The sum of the view that a function of a column is."""
 AGAIN: dict[str, Callable[[str], Column]] = {"sum": sql.sum, "min": sql.min, "max": sql.max}
-MAY_BE_NULL = {"tags", "keys", "bornTimestamp", "storeTimestamp"}
-NEVER_NULL = COLUMNS.keys() - MAY_BE_NULL
 OF_ROWS = {"columns", "properties", "decompress", "bodymaxbytes", "bodyschemas", "view", "pushdown"}
 OF_ROWS |= {"bodyformat", "bodyschema", "bodydescriptor", "bodymessage"}
 """Options that change what is in a row, but not which rows there are, or who filters them."""

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqha.pipeline.options import Selection
-from rmqha.pipeline.schema import PROPERTIES_MAP, STRING_MAP, TIMESTAMP
+from rmqha.pipeline.schema import PROPERTIES_MAP, PROPERTY_COLUMNS
+from rmqha.pipeline.sqltypes import STRING_MAP, TIMESTAMP
 from rmqha.wire import columns, layout, record
 from rmqha.wire.columns import Bytes, Ints, Mask, Records
 from rmqha.wire.layout import BORN_HOST_AT, IPV4_HOST_BYTES, IPV6_HOST_BYTES, PORT_BYTES, STORE_HOST_AT
@@ -122,6 +123,8 @@ class _Columns:
             return self._ready[name]
         if field.type == STRING_MAP:
             return self._pairs.maps()
+        if name in PROPERTY_COLUMNS:
+            return self.property(PROPERTY_COLUMNS[name])
         special = SPECIAL_COLUMNS.get(name)
         if special is not None:
             return special(self)
@@ -132,11 +135,8 @@ class _Columns:
     def topics(self) -> pa.Array:
         return to_text(slices(self._records.buffer, *self._records.topic))
 
-    def tags(self) -> pa.Array:
-        return self._pairs.column("TAGS")
-
-    def keys(self) -> pa.Array:
-        return self._pairs.column("KEYS")
+    def property(self, name: str) -> pa.Array:
+        return self._pairs.column(name)
 
     def stored_properties(self) -> pa.Array:
         return to_text(self._stored)
@@ -164,8 +164,6 @@ class _Columns:
 
 SPECIAL_COLUMNS: dict[str, Callable[[_Columns], pa.Array]] = {
     "topic": _Columns.topics,
-    "tags": _Columns.tags,
-    "keys": _Columns.keys,
     "properties": _Columns.stored_properties,
     "body": _Columns.bodies,
     "bornHost": _Columns.born_hosts,
@@ -287,7 +285,7 @@ def _masks(selection: Selection) -> Iterator[Callable[[Records], Mask]]:
     if (pattern := selection.topic_pattern) is not None:
         yield lambda records: _matches(topics_of(records), pattern)
     if (tags := selection.tags) is not None:
-        yield lambda records: _is_in(_Columns(records, False).tags(), tags)
+        yield lambda records: _is_in(_Columns(records, False).property("TAGS"), tags)
 
 
 def _is_within(name: str, limits: tuple[int, int], records: Records) -> Mask:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.sqltypes import STRING_MAP as STRING_MAP
-from rmqha.pipeline.sqltypes import TIMESTAMP as TIMESTAMP
-from rmqha.pipeline.sqltypes import quoted, sql_type
+from rmqha.pipeline.sqltypes import STRING_MAP, TIMESTAMP, quoted, sql_type
 
+PROPERTY_COLUMNS = {"tags": "TAGS", "keys": "KEYS"}
+"""Columns of one property each, with the property's name. They are null if a message does not have it."""
 COLUMNS: dict[str, pa.DataType] = {
     "topic": pa.string(),
     "queueId": pa.int32(),
@@ -24,11 +24,13 @@ COLUMNS: dict[str, pa.DataType] = {
     "storeHost": pa.string(),
     "reconsumeTimes": pa.int32(),
     "preparedTransactionOffset": pa.int64(),
-    "tags": pa.string(),
-    "keys": pa.string(),
+    **dict.fromkeys(PROPERTY_COLUMNS, pa.string()),
     "properties": pa.string(),
     "body": pa.binary(),
 }
+"""A header field of ``wire.layout`` has its name there. ``decode.SPECIAL_COLUMNS`` makes what is not one number."""
+NEVER_NULL = frozenset(name for name, kind in COLUMNS.items() if kind != TIMESTAMP and name not in PROPERTY_COLUMNS)
+"""The columns that every message has. A time outside of the years 1 to 9999 is null."""
 PROPERTIES_MAP = "propertiesMap"
 """A column on demand: the properties as a map, in addition to the stored string."""
 VALUE, BODY_ERROR = "value", "bodyError"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from rmqha.pipeline.errors import OptionError, one_line
-from rmqha.pipeline.schema import STRING_MAP, TIMESTAMP
+from rmqha.pipeline.sqltypes import STRING_MAP, TIMESTAMP
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, NOTHING, decode
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.schema import BROKER_COLUMNS, TIMESTAMP, column_type
+from rmqha.pipeline.schema import BROKER_COLUMNS, column_type
+from rmqha.pipeline.sqltypes import TIMESTAMP
 from rmqha.wire.columns import Ints, Records
 
 GROUPS = ("topic", "queueId", "tags", "flag", "sysFlag", "reconsumeTimes", "bornHost", "storeHost")

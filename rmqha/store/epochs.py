@@ -14,6 +14,7 @@ import orjson
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.smallfiles import read_small, write_small
 
 NAME_SERVERS = "nameServers"
 MAX_EPOCHS = 1000
@@ -42,13 +43,12 @@ def promoted_path(store: Path) -> Path:
 
 def read_epochs(store: Path, disk: Disk = DISK) -> list[Epoch]:
     """The epochs of a store, ascending; empty if it has never been promoted or rewound. Raises StoreError, OSError."""
-    path = epochs_path(store)
-    try:
-        return [Epoch(int(e["epoch"]), int(e["start"]), str(e["time"]), str(e["cause"])) for e in _load(path, disk)]
-    except FileNotFoundError:
-        return []
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{path} is not a list of epochs ({error}): move it away and try again") from error
+    return read_small(epochs_path(store), _parsed, [], "is not a list of epochs", ": move it away and try again", disk)
+
+
+def _parsed(raw: bytes) -> list[Epoch]:
+    rows = orjson.loads(raw)
+    return [Epoch(int(row["epoch"]), int(row["start"]), str(row["time"]), str(row["cause"])) for row in rows]
 
 
 def add_epoch(store: Path, epoch: Epoch, disk: Disk = DISK) -> None:
@@ -57,7 +57,7 @@ def add_epoch(store: Path, epoch: Epoch, disk: Disk = DISK) -> None:
     if known and epoch.epoch <= known[-1].epoch:
         raise StoreError(f"epoch {epoch.epoch} is not after {known[-1].epoch}, which {epochs_path(store)} has already")
     content = [asdict(each) for each in [*known, epoch][-MAX_EPOCHS:]]
-    disk.replace(epochs_path(store), orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+    write_small(epochs_path(store), content, disk)
 
 
 def next_epoch(store: Path, known: int, disk: Disk = DISK) -> int:
@@ -70,13 +70,12 @@ def promoted_role(store: Path, disk: Disk = DISK) -> str | None:
 
     Raises StoreError, OSError.
     """
-    path = promoted_path(store)
-    try:
-        return str(_load(path, disk)["role"])
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{path} does not tell a role ({error}): move it away, and start the node") from error
+
+    def role_in(raw: bytes) -> str | None:
+        return str(orjson.loads(raw)["role"])
+
+    remedy = ": move it away, and start the node"
+    return read_small(promoted_path(store), role_in, None, "does not tell a role", remedy, disk)
 
 
 def note_promotion(store: Path, role: str, epoch: int, time: str, disk: Disk = DISK) -> None:

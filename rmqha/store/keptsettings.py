@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
-from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.smallfiles import read_small, write_or_remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,11 @@ def kept_settings_path(root: Path) -> Path:
 
 def read_kept_settings(root: Path, disk: Disk = DISK) -> dict[str, KeptSetting]:
     """The kept settings of a store by their names. Raises StoreError if the file is invalid, OSError."""
-    path = kept_settings_path(root)
-    try:
-        content = orjson.loads(disk.read(path))
-        return {str(key): _kept(fields) for key, fields in content.items()}
-    except FileNotFoundError:
-        return {}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StoreError(f"{path} is not a valid file of changed settings ({error})") from error
+    return read_small(kept_settings_path(root), _parsed, {}, "is not a valid file of changed settings", disk=disk)
+
+
+def _parsed(raw: bytes) -> dict[str, KeptSetting]:
+    return {str(key): _kept(fields) for key, fields in orjson.loads(raw).items()}
 
 
 def _kept(fields: Mapping[str, Any]) -> KeptSetting:
@@ -49,9 +46,5 @@ def _kept(fields: Mapping[str, Any]) -> KeptSetting:
 
 def write_kept_settings(root: Path, kept: Mapping[str, KeptSetting], disk: Disk = DISK) -> None:
     """Replace the kept settings of a store, durably. Raises OSError."""
-    path = kept_settings_path(root)
-    if kept:
-        content = {key: asdict(setting) for key, setting in sorted(kept.items())}
-        disk.replace(path, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-    else:
-        disk.remove(path, missing_ok=True)
+    content = {key: asdict(setting) for key, setting in sorted(kept.items())}
+    write_or_remove(kept_settings_path(root), content, disk)

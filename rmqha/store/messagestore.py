@@ -39,8 +39,8 @@ from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
-from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, Syncable, next_checkpoint
-from rmqha.store.log.mappedfile import DISK, Disk, check_not_among_segments, file_name
+from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, next_checkpoint
+from rmqha.store.log.mappedfile import DISK, Disk, Syncable, check_not_among_segments, file_name
 from rmqha.store.log.recovery import (
     Examination,
     LogDamaged,
@@ -65,7 +65,8 @@ from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
 from rmqha.store.restarts import Restarts, read_restarts
 from rmqha.store.setback import CutEnd, move_snapshots_aside, queues_on_disk, set_back, set_progress_aside
-from rmqha.wire.record import BLANK_HEADER, Record, RecordError, peek_size
+from rmqha.wire.layout import BLANK_HEADER
+from rmqha.wire.record import Record, RecordError, peek_size
 from rmqha.wire.scan import Scan
 
 ABORT_FILE = "abort"

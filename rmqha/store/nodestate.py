@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.smallfiles import read_small, write_small
 
 NODE_FOLDER = "rmqha"
 STOPPED = "STOPPED"
@@ -133,16 +133,11 @@ class NodeState:
         Raises StoreError if the file is not a valid state, OSError.
         """
         path = state_path(store)
-        try:
-            return cls.from_json(disk.read(path))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise StoreError(
-                f"{path} is not a valid state file ({error}); the log is not affected. Do this: "
-                f"1. 'mv {path} {path}.bad'; 2. 'rmqha verify {store}', because without this file the confirmed offset "
-                "is not known; 3. start the node, which writes a new file"
-            ) from error
+        remedy = (
+            f"; the log is not affected. Do this: 1. 'mv {path} {path}.bad'; 2. 'rmqha verify {store}', because "
+            "without this file the confirmed offset is not known; 3. start the node, which writes a new file"
+        )
+        return read_small(path, cls.from_json, None, "is not a valid state file", remedy, disk)
 
     @classmethod
     def from_json(cls, text: bytes | str) -> "NodeState":
@@ -194,7 +189,7 @@ class NodeState:
 
     def write(self, store: Path, disk: Disk = DISK) -> None:
         """Replace the state file of ``store``, durably. Raises OSError."""
-        disk.replace(state_path(store), orjson.dumps(self.as_json(), option=orjson.OPT_INDENT_2) + b"\n")
+        write_small(state_path(store), self.as_json(), disk)
 
 
 def _int64(value: Any) -> int:
@@ -229,8 +224,3 @@ def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
 def state_path(store: Path) -> Path:
     """The path of a store's state.json."""
     return store / NODE_FOLDER / "state.json"
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Replace the file atomically and durably: temporary file, fsync, rename, fsync of the folder. Raises OSError."""
-    DISK.replace(path, content)

@@ -15,17 +15,9 @@ from rmqha.store.derived.index import KeyIndex
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.readlimit import ReadLimit
+from rmqha.wire.layout import BLANK_HEADER
 from rmqha.wire.mixedtopics import is_internal
-from rmqha.wire.record import (
-    BLANK_HEADER,
-    Blank,
-    Record,
-    RecordError,
-    decode_record,
-    keys_of,
-    parse_msg_id,
-    peek_size,
-)
+from rmqha.wire.record import Blank, Record, RecordError, decode_record, keys_of, parse_msg_id, peek_size
 
 MIN_UNITS_EXAMINED = 800
 MAX_UNITS_EXAMINED = 16_384

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import orjson
 
 from rmqha.store.derived.dispatchrequest import DispatchRequest
-from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk, Syncable
 from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.smallfiles import read_small, write_or_remove
 from rmqha.wire.beans import LONG_BITS, read_integer
 
 MAX_RESTARTS = 1000
@@ -37,19 +37,21 @@ def restarts_path(root: Path) -> Path:
 
 def read_restarts(root: Path, disk: Disk = DISK) -> dict[str, Restart]:
     """The restarts without an answer, by topic. Raises StoreError if the file is invalid, OSError."""
-    path = restarts_path(root)
-    try:
-        content = orjson.loads(disk.read(path))
-        found = {topic: Restart(_number(row["queueId"]), _number(row["at"])) for topic, row in content.items()}
-    except FileNotFoundError:
-        return {}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StoreError(
-            f"{path} does not say of which topics the master is still to be asked ({error}). The log is not affected. "
-            "Move the file away and start the node: if the master had deleted one of these topics, its old messages "
-            "stay in our queues"
-        ) from error
+    found: dict[str, Restart] = read_small(
+        restarts_path(root),
+        _parsed,
+        {},
+        "does not say of which topics the master is still to be asked",
+        ". The log is not affected. Move the file away and start the node: if the master had deleted one of these "
+        "topics, its old messages stay in our queues",
+        disk,
+    )
     return dict(list(found.items())[:MAX_RESTARTS])
+
+
+def _parsed(raw: bytes) -> dict[str, Restart]:
+    rows = orjson.loads(raw).items()
+    return {topic: Restart(_number(row["queueId"]), _number(row["at"])) for topic, row in rows}
 
 
 def _number(value: object) -> int:
@@ -61,12 +63,8 @@ def _number(value: object) -> int:
 
 def write_restarts(root: Path, found: Mapping[str, Restart], disk: Disk = DISK) -> None:
     """Replace the note, durably. Without restarts there is none. Raises OSError."""
-    path = restarts_path(root)
-    if found:
-        content = {topic: {"queueId": restart.queue_id, "at": restart.at} for topic, restart in found.items()}
-        disk.replace(path, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
-    else:
-        disk.remove(path, missing_ok=True)
+    content = {topic: {"queueId": restart.queue_id, "at": restart.at} for topic, restart in found.items()}
+    write_or_remove(restarts_path(root), content, disk)
 
 
 class Restarts:

@@ -3,7 +3,6 @@
 Only this module uses the wall clock for decisions. What a slot still needs is kept (``--hold``), up to a limit.
 """
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +18,9 @@ from rmqha.store.derived.index import KeyIndex
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreError
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.nodestate import NODE_FOLDER, replace_file
+from rmqha.store.log.mappedfile import DISK
+from rmqha.store.log.room import room_of
+from rmqha.store.nodestate import NODE_FOLDER
 
 DISK_SPACE_WARNING_RATIO = 0.90
 DISK_SPACE_CLEAN_FORCIBLY_RATIO = 0.85
@@ -59,7 +60,7 @@ class SlotFolder:
         """Write a slot, durably. Raises StoreError if its name cannot be a file name, OSError."""
         if not slot.name or "/" in slot.name or slot.name.startswith("."):
             raise StoreError(f"a slot cannot be named {slot.name!r}")
-        replace_file(self._folder / f"{slot.name}.json", orjson.dumps({"offset": slot.offset}) + b"\n")
+        DISK.replace(self._folder / f"{slot.name}.json", orjson.dumps({"offset": slot.offset}) + b"\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +175,4 @@ class Retention:
 
 def disk_used_ratio(folder: Path) -> float:
     """How much of the folder's partition is used, 0 to 1, as ``df`` computes it for a user who is not root."""
-    usage = shutil.disk_usage(existing_folder(folder))
-    return usage.used / (usage.used + usage.free)
-
-
-def existing_folder(folder: Path) -> Path:
-    """The folder, or its nearest existing parent: a store without messages has no folder for its log yet."""
-    while not folder.exists():
-        folder = folder.parent
-    return folder
+    return room_of(folder).used_ratio

@@ -1,7 +1,6 @@
 """What is looked at regularly rather than at each request: rates of puts, the disk, warnings, the reactor's turns."""
 
 import itertools
-import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ from rmqha.kit.printing import printable
 from rmqha.kit.services import PeriodicService
 from rmqha.ops.terminalbar import Place
 from rmqha.store.errors import StoreError
-from rmqha.store.retention import Slot, SlotFolder, existing_folder
+from rmqha.store.log.room import room_of
+from rmqha.store.retention import Slot, SlotFolder
 
 SAMPLE_SECONDS = 5.0
 PACE_SECONDS = 30.0
@@ -152,11 +152,11 @@ class DiskFacts:
     def of(cls, log_folder: Path, store: Path) -> "DiskFacts":
         """Look at the disk. Runs in a thread, because a disk may hang."""
         try:
-            usage = shutil.disk_usage(existing_folder(log_folder))
+            room = room_of(log_folder)
             slots = tuple(SlotFolder(store).slots()[:MAX_SLOTS])
         except (OSError, StoreError) as error:
             return cls(problem=str(error))
-        return cls(usage.used / max(1, usage.used + usage.free), usage.free, usage.total, slots)
+        return cls(room.used_ratio, room.free, room.total, slots)
 
 
 class Sampler(PeriodicService):

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqha.wire import layout
-from rmqha.wire.layout import BODY_AT
-from rmqha.wire.layout import FIELD_AT as FIELD_AT
+from rmqha.wire.layout import BODY_AT, FIELD_AT
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]

@@ -15,18 +15,25 @@ from typing import Any, NamedTuple
 
 from isal.isal_zlib import crc32
 
-from rmqha.wire.layout import BLANK_HEADER as BLANK_HEADER
-from rmqha.wire.layout import BLANK_MAGIC_CODE as BLANK_MAGIC_CODE
-from rmqha.wire.layout import BORNHOST_V6_FLAG as BORNHOST_V6_FLAG
-from rmqha.wire.layout import FIXED_BYTES as FIXED_BYTES
-from rmqha.wire.layout import FIXED_HEAD, FIXED_TAIL, HEADS, INT8, IPV4_BYTES, IPV6_BYTES, hosts_extra
-from rmqha.wire.layout import INT16 as INT16
-from rmqha.wire.layout import INT32 as INT32
-from rmqha.wire.layout import INT64 as INT64
-from rmqha.wire.layout import IPV6_EXTRA_BYTES as IPV6_EXTRA_BYTES
-from rmqha.wire.layout import MESSAGE_MAGIC_CODE as MESSAGE_MAGIC_CODE
-from rmqha.wire.layout import MESSAGE_MAGIC_CODE_V2 as MESSAGE_MAGIC_CODE_V2
-from rmqha.wire.layout import STOREHOSTADDRESS_V6_FLAG as STOREHOSTADDRESS_V6_FLAG
+from rmqha.wire.layout import (
+    BLANK_HEADER,
+    BLANK_MAGIC_CODE,
+    BORNHOST_V6_FLAG,
+    FIXED_BYTES,
+    FIXED_HEAD,
+    FIXED_TAIL,
+    HEADS,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    IPV4_BYTES,
+    IPV6_BYTES,
+    MESSAGE_MAGIC_CODE,
+    MESSAGE_MAGIC_CODE_V2,
+    STOREHOSTADDRESS_V6_FLAG,
+    hosts_extra,
+)
 from rmqha.wire.properties import parse_properties
 
 Buffer = bytes | bytearray | memoryview

@@ -1,4 +1,4 @@
-"""Header fields of the questions that slaves of ours ask a master of ours (spec/remoting.md 2.20, 2.22)."""
+"""Header fields of the questions that slaves of ours ask a master of ours (spec/remoting.md 2.23, 2.25)."""
 
 CONFIRMED, KNOWN = "offset", "after"
 """The confirmed end of the log, in an answer, and the one that the slave knows, in its question."""

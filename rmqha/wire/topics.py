@@ -9,8 +9,7 @@ TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 """The topics of a group's messages that are to be tried again, and of those that were tried too often."""
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
-"""After the name of a cluster: the topic of its replies."""
-"""After the name of a cluster: the topic of answers to requests between clients."""
+"""After the name of a cluster: see ``reply_topic``."""
 AUTO_CREATE_TOPIC_KEY_TOPIC = "TBW102"
 """The template of a topic that is created by its first message."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
@@ -45,3 +44,8 @@ NO_SENDS_TO = frozenset(
 """Only the broker itself puts messages here. They decide what becomes of messages of others.
 
 The timer topic apart these are TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET of 4.9.7 and 5.3.3."""
+
+
+def reply_topic(cluster: str) -> str:
+    """The topic of the answers to requests between the clients of a cluster."""
+    return f"{cluster}{REPLY_TOPIC_SUFFIX}"

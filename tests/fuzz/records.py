@@ -8,8 +8,8 @@ from unittest.mock import patch
 import orjson
 
 from rmqha.testing.records import make_record
-from rmqha.wire import record as layout
-from rmqha.wire import scan
+from rmqha.wire import layout, scan
+from rmqha.wire import record as coding
 from rmqha.wire.record import Host, IncompleteRecord, Record, RecordError
 from tests import fixtures
 from tests.fuzz.target import Field, Shape, Target, choices, require
@@ -90,15 +90,15 @@ def _check_proved(data: bytes, end: int, rng: Random) -> list[int]:
     starts, at = [], 0
     while at < end:
         starts.append(at)
-        record = layout.decode_record(data, at)
+        record = coding.decode_record(data, at)
         if isinstance(record, Record):
             size = record.total_size
-            require(layout.encode_record(record) == data[at : at + size], "a proved record keeps its bytes", record)
+            require(coding.encode_record(record) == data[at : at + size], "a proved record keeps its bytes", record)
             if rng.random() < 0.1:
-                orjson.dumps(layout.record_as_json(record))
+                orjson.dumps(coding.record_as_json(record))
         else:
             size = record.size
-            require(layout.encode_blank(size) == data[at : at + 8], "a proved blank keeps its bytes", record)
+            require(coding.encode_blank(size) == data[at : at + 8], "a proved blank keeps its bytes", record)
         at += size
     require(at == end, "what is proved ends where its last record ends", at, end)
     return starts
@@ -109,7 +109,7 @@ def _check_prefix(data: bytes, start: int, rng: Random) -> None:
     size = int.from_bytes(data[start : start + 4], "big")
     written = memoryview(data)[: start + rng.randrange(size)]
     try:
-        found = layout.check_record(written, start, BASE + start, len(data) - start)
+        found = coding.check_record(written, start, BASE + start, len(data) - start)
     except IncompleteRecord:
         return
     require(False, "a piece of a record is incomplete", found)
@@ -118,11 +118,11 @@ def _check_prefix(data: bytes, start: int, rng: Random) -> None:
 def _check_anywhere(data: bytes, at: int) -> None:
     """Wherever decoding starts, it ends with a record or a RecordError."""
     try:
-        record = layout.decode_record(data, at)
+        record = coding.decode_record(data, at)
     except RecordError:
         return
     if isinstance(record, Record):
-        require(layout.encode_record(record) == data[at : at + record.total_size], "a record keeps its bytes", record)
+        require(coding.encode_record(record) == data[at : at + record.total_size], "a record keeps its bytes", record)
 
 
 def parse_records(data: bytes) -> object:
@@ -142,7 +142,7 @@ def record_seeds(rng: Random) -> list[bytes]:
         Record("V6", b"born", "p\x01" + "v" * 500, born_host=V6_HOST),
         Record("V6", b"store", store_host=V6_HOST, magic=layout.MESSAGE_MAGIC_CODE_V2),
         Record("\udcff", b"not UTF-8", "\udc80\x01\udcc3"),
-        Record("Zip", b"x\x9cK\x04\x00\x00b\x00b", sys_flag=layout.COMPRESSED_FLAG),
+        Record("Zip", b"x\x9cK\x04\x00\x00b\x00b", sys_flag=coding.COMPRESSED_FLAG),
     ]
     short = [kind for kind in kinds if kind.total_size < 150]
     many = [[rng.choice(short) for _ in range(rng.randrange(16, 24))] for _ in range(30)]
@@ -156,8 +156,8 @@ def record_seeds(rng: Random) -> list[bytes]:
 def _segment(records: list[Record], blank: int) -> bytes:
     content = bytearray()
     for record in records:
-        content += layout.encode_record(replace(record, physical_offset=BASE + len(content)))
-    return bytes(content + (layout.encode_blank(blank) if blank else b"")).ljust(len(content) + blank, b"\0")
+        content += coding.encode_record(replace(record, physical_offset=BASE + len(content)))
+    return bytes(content + (coding.encode_blank(blank) if blank else b"")).ljust(len(content) + blank, b"\0")
 
 
 def _java_segments() -> list[bytes]:
@@ -172,7 +172,7 @@ def record_starts(data: bytes) -> list[int]:
     while at + 8 <= len(data):
         starts.append(at)
         size = int.from_bytes(data[at : at + 4], "big", signed=True)
-        if size < layout.END_FILE_MIN_BLANK_LENGTH:
+        if size < coding.END_FILE_MIN_BLANK_LENGTH:
             break
         at += size
     return starts
@@ -237,7 +237,7 @@ def _repair(data: bytearray) -> None:
         body_length = int.from_bytes(whole[body_at - 4 : body_at], "big", signed=True)
         if 0 <= body_length <= len(data) - body_at:
             data[start + 28 : start + 36] = (BASE + start).to_bytes(8, "big")
-            crc = layout.body_crc(whole[body_at : body_at + body_length])
+            crc = coding.body_crc(whole[body_at : body_at + body_length])
             data[start + 8 : start + 12] = crc.to_bytes(4, "big")
 
 
@@ -256,8 +256,8 @@ RECORD = Target(
             layout.FIXED_BYTES,
             layout.FIXED_BYTES + layout.IPV6_EXTRA_BYTES,
             layout.FIXED_BYTES + 2 * layout.IPV6_EXTRA_BYTES,
-            layout.MAX_TOPIC_BYTES,
-            layout.MAX_PROPERTIES_BYTES,
+            coding.MAX_TOPIC_BYTES,
+            coding.MAX_PROPERTIES_BYTES,
             BASE,
             layout.BORNHOST_V6_FLAG,
             layout.STOREHOSTADDRESS_V6_FLAG,

@@ -27,10 +27,9 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, DataVersion, TopicConfig, TopicConfigTable
 from rmqha.store.reading import GetMessageStatus
 from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.layout import BORNHOST_V6_FLAG, FIXED_BYTES
 from rmqha.wire.record import (
-    BORNHOST_V6_FLAG,
     END_FILE_MIN_BLANK_LENGTH,
-    FIXED_BYTES,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,

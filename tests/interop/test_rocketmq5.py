@@ -21,11 +21,11 @@ from rmqha.testing.nodes import NameServerNode
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import dumps_strict, loads_lenient
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE_V2
 from rmqha.wire.record import (
     COMPRESSION_TYPE_MASK,
     INNER_BATCH_FLAG,
     LZ4_COMPRESSION_TYPE,
-    MESSAGE_MAGIC_CODE_V2,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     ZLIB_COMPRESSION_TYPES,

@@ -1,4 +1,4 @@
-"""docs/failover.md, *Set it up*: what the page tells to paste into a shell starts a pair that survives its leader."""
+"""docs/failover.md: what the page tells to paste starts a pair that survives its leader, and upgrades a pair."""
 
 import os
 import re
@@ -13,8 +13,10 @@ import pytest
 
 from rmqha.testing.nodes import free_port
 from tests.pages.pages import commands_of
+from tests.upgrade.conftest import before
 from tests.waiting import wait_until
 
+__all__ = ["before"]
 pytestmark = [pytest.mark.process, pytest.mark.story]
 PORTS = ("9876", "9877", "10911", "10921")
 PID_FILES = ("a.pid", "b.pid", "names.pid")
@@ -28,6 +30,7 @@ class Shell:
         self.ports = {port: str(free_port()) for port in PORTS}
         self._path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.environ = {**os.environ, "PATH": self._path}
+        self.environ.pop("PYTHONPATH", None)
 
     def paste(self, lines: list[str]) -> str:
         """What the commands print. They must end well."""
@@ -41,6 +44,11 @@ class Shell:
         """Of the processes that run in the background."""
         found = (self.folder / "pair" / name for name in PID_FILES)
         return [int(path.read_text()) for path in found if path.exists()]
+
+    def version(self, pid: int) -> str:
+        """Whether the process was started with the program of before on its path."""
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+        return "before" if b"PYTHONPATH=" in environ else "today"
 
 
 @pytest.fixture
@@ -70,5 +78,24 @@ def test_what_the_page_tells_to_paste_starts_a_pair_that_survives_its_leader(she
     ]
     assert re.search(r"^leader +b; epoch", shell.paste(follows), re.MULTILINE)
     assert len(shell.pids()) == 3
+    shell.paste([*in_folder, lines[-1]])
+    wait_until(lambda: not shell.pids(), "all processes to end")
+
+
+def test_what_the_page_tells_to_paste_upgrades_a_pair_of_before(shell: Shell, before: tuple[str, ...]) -> None:
+    """The pair is of the tree of commit 8200a57. It becomes one of today, and has all messages."""
+    lines = commands_of("failover: Set it up")
+    (kill,) = (number for number, line in enumerate(lines) if line.startswith("kill -9"))
+    program = [f"export {before[-1]}", 'rmqha() { python -m rmqha.cli "$@"; }']
+    assert "SEND_OK 100" in shell.paste([*program, *lines[:kill]])
+    in_folder = ["cd pair", lines[1]]
+    assert {shell.version(pid) for pid in shell.pids()} == {"before"}
+    shown = shell.paste([*in_folder, *commands_of("failover: Upgrade")])
+    assert "FINE: a can lead next" in shown
+    assert len(shell.pids()) == 3
+    assert {shell.version(pid) for pid in shell.pids()} == {"today"}
+    assert "SEND_OK 10" in shell.paste([*in_folder, "rmqha put TopicTest more --count=10 --namesrv=127.0.0.1:9876"])
+    pulled = shell.paste([*in_folder, "rmqha pull TopicTest --namesrv=127.0.0.1:9876"])
+    assert len(pulled.splitlines()) == 110
     shell.paste([*in_folder, lines[-1]])
     wait_until(lambda: not shell.pids(), "all processes to end")

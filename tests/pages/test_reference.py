@@ -28,8 +28,8 @@ from rmqha.ops.status import KILLED, UNKNOWN
 from rmqha.pipeline import schema
 from rmqha.pipeline.bodyformats import Format
 from rmqha.pipeline.options import KNOWN, View
-from rmqha.pipeline.sqltypes import sql_type
-from rmqha.settings.settings import SETTINGS
+from rmqha.pipeline.sqltypes import STRING_MAP, sql_type
+from rmqha.settings.settings import SETTING_KEYS
 from rmqha.store.message import PutMessageStatus
 from rmqha.tap import Options as NodeOptions
 from rmqha.web import health
@@ -119,7 +119,7 @@ class Kind:
 
 STATES_OF_SLAVES = {state.name for state in ReplicaState}
 KINDS = (
-    Kind("setting", "settings", frozenset(SETTINGS), ("key", "setting"), shared=True),
+    Kind("setting", "settings", SETTING_KEYS, ("key", "setting"), shared=True),
     Kind("metric", "observability", frozenset(metric.name for metric in (*NODE, *NAME_SERVER)), ("metric",)),
     Kind("event", "events", frozenset(map(str, Event)), ("event",)),
     Kind("command", "commands", frozenset(name for name, _ in commands())),
@@ -209,7 +209,8 @@ def names_on(kind: Kind, page: str) -> set[str]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.what))
 def test_each_name_has_its_entry_on_its_page(kind: Kind) -> None:
     assert kind.names
-    assert sorted(kind.names - names_on(kind, kind.page)) == []
+    missing = sorted(kind.names - names_on(kind, kind.page))
+    assert not missing, f"docs/{kind.page}.md has no entry for {missing}. If it is made from the code: run make pages"
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.what))
@@ -259,7 +260,7 @@ def test_entries_are_found() -> None:
 def test_the_types_of_columns_are_those_of_the_code() -> None:
     text = (ROOT / "docs" / "spark.md").read_text().partition("\n### Columns\n")[2].partition("\n##")[0]
     shown = {name: kind.strip("` ") for name, kind in re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE)}
-    types = {**schema.COLUMNS, **schema.BROKER_COLUMNS, **schema.PROOF_COLUMNS, "properties": schema.STRING_MAP}
+    types = {**schema.COLUMNS, **schema.BROKER_COLUMNS, **schema.PROOF_COLUMNS, "properties": STRING_MAP}
     assert {name: shown[name] for name in types} == {name: sql_type(kind) for name, kind in types.items()}
 
 

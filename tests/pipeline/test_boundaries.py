@@ -18,7 +18,8 @@ from rmqha.store.derived.consumequeue import PRE_BLANK, UNIT
 from rmqha.store.errors import BoundaryError
 from rmqha.store.log.mappedfile import file_name
 from rmqha.testing.records import make_record
-from rmqha.wire.record import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, Record
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from rmqha.wire.record import Record
 from tests.pipeline.stores import SEGMENT_SIZE, all_offsets, end_of, lay_records, make_store, options, plain_records
 
 BODY_AT = 88

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, decode, inflate, select
 from rmqha.pipeline.options import Selection
-from rmqha.pipeline.schema import COLUMNS, PROPERTIES_MAP, STRING_MAP, records_schema
+from rmqha.pipeline.schema import COLUMNS, PROPERTIES_MAP, records_schema
+from rmqha.pipeline.sqltypes import STRING_MAP
 from rmqha.wire.columns import Records, hop, lay_out
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import COMPRESSED_FLAG, Record, encode_record

@@ -7,7 +7,8 @@ import pytest
 
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.options import Options, Properties, Selection, View, parse_duration, parse_options, parse_size
-from rmqha.pipeline.schema import COLUMNS, STRING_MAP, check_records_schema, records_schema, to_ddl
+from rmqha.pipeline.schema import COLUMNS, check_records_schema, records_schema, to_ddl
+from rmqha.pipeline.sqltypes import STRING_MAP
 from rmqha.pipeline.views import view_reader
 
 

@@ -1,5 +1,6 @@
 """The rooms of ``rmqha`` are what ARCHITECTURE.md draws and import-linter checks, and the tests mirror them."""
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -9,6 +10,8 @@ from tests.rules.rooms import circle_of, circles_of, floors_of, modules_of, room
 ROOT = Path(__file__).parents[2]
 ROOT_MODULES = {"__init__.py", "namesrv_tap.py", "tap.py"}
 """What stands at the root: twistd names the other two. More than four would be a corridor again."""
+DOORS = {"rmqha/client/__init__.py"}
+"""What users import names from that other modules have."""
 MAX_FLOORS = 12
 OTHER_TESTS = {
     "attacks",
@@ -63,6 +66,24 @@ def test_no_circle_between_the_modules_of_the_tests() -> None:
 
 def test_the_root_has_doors_only() -> None:
     assert {path.name for path in (ROOT / "rmqha").glob("*.py")} == ROOT_MODULES
+
+
+def only_imports(module: ast.Module) -> bool:
+    """Whether a module has nothing of its own besides its docstring."""
+    content = module.body[ast.get_docstring(module) is not None :]
+    return bool(content) and all(isinstance(node, ast.Import | ast.ImportFrom) for node in content)
+
+
+def passes_on(module: ast.Module) -> bool:
+    """Whether it has names for others that it imports itself: ``__all__``, or ``import name as name``."""
+    names = (name for node in module.body if isinstance(node, ast.ImportFrom) for name in node.names)
+    stored = (node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return any(name.asname == name.name for name in names) or "__all__" in stored
+
+
+def test_names_are_imported_from_where_they_are() -> None:
+    modules = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in (ROOT / "rmqha").rglob("*.py")}
+    assert {path for path, module in modules.items() if only_imports(module) or passes_on(module)} == DOORS
 
 
 def test_tests_are_in_the_room_that_they_test() -> None:

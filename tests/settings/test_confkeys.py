@@ -62,7 +62,9 @@ class KeysTests(SynchronousTestCase):
 
     def test_what_is_not_our_own_is_javas(self) -> None:
         """A key of ours that is misspelt itself would stand out here."""
-        self.assertEqual(SETTING_KEYS - java_keys(), OUR_OWN & SETTING_KEYS)
+        strange = SETTING_KEYS - java_keys() - OUR_OWN
+        self.assertEqual(strange, set(), "misspelt, or missing in OUR_OWN of tests/settings/test_confkeys.py")
+        self.assertEqual(OUR_OWN - SETTING_KEYS | OUR_OWN & java_keys(), set(), "not settings of ours alone")
 
     def test_what_is_refused_is_javas_and_not_used(self) -> None:
         for key in REFUSED.keys() | EFFECTS.keys():

@@ -9,16 +9,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from rmqha.wire.record import (
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    Blank,
-    Host,
-    Record,
-    RecordError,
-    check_record,
-    encode_blank,
-)
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from rmqha.wire.record import Blank, Host, Record, RecordError, check_record, encode_blank
 from tests import examples
 from tests.store.logs import encoded
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.errors import StoreError
-from rmqha.store.nodestate import NodeState, Offsets, replace_file, state_path
+from rmqha.store.log.mappedfile import DISK
+from rmqha.store.nodestate import NodeState, Offsets, state_path
 from tests import examples
 from tests.fixtures import new_folder
 
@@ -139,8 +140,8 @@ class ReplaceFileTests(SynchronousTestCase):
         self.path = new_folder(self) / "folder" / "file.json"
 
     def test_content_is_replaced_and_nothing_else_is_left(self) -> None:
-        replace_file(self.path, b"long first content")
-        replace_file(self.path, b"second")
+        DISK.replace(self.path, b"long first content")
+        DISK.replace(self.path, b"second")
         self.assertEqual(self.path.read_bytes(), b"second")
         self.assertEqual(os.listdir(self.path.parent), ["file.json"])
 
@@ -159,15 +160,15 @@ class ReplaceFileTests(SynchronousTestCase):
 
         self.patch(os, "fsync", fsync)
         self.patch(Path, "rename", renamed)
-        replace_file(self.path, b"new")
+        DISK.replace(self.path, b"new")
         self.assertEqual(events, ["fsync file.json.tmp b'new'", "rename to file.json", "fsync folder b''"])
 
     def test_a_disk_that_refuses_leaves_the_old_content(self) -> None:
         def refuse(fd: int) -> None:
             raise OSError(5, "input/output error")
 
-        replace_file(self.path, b"old")
+        DISK.replace(self.path, b"old")
         self.patch(os, "fsync", refuse)
         with self.assertRaises(OSError):
-            replace_file(self.path, b"new")
+            DISK.replace(self.path, b"new")
         self.assertEqual(self.path.read_bytes(), b"old")

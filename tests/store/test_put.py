@@ -33,9 +33,9 @@ from rmqha.store.message import (
 )
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.delay import SCHEDULE_TOPIC
+from rmqha.wire.layout import BLANK_MAGIC_CODE
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import (
-    BLANK_MAGIC_CODE,
     MAX_PROPERTIES_BYTES,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED_TYPE,

@@ -52,7 +52,7 @@ from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import Story, run_seed
 from rmqha.wire import layout, record, scan
 from rmqha.wire.delay import DelayLevels
-from rmqha.wire.record import INT32
+from rmqha.wire.layout import INT32
 from rmqha.wire.transfer import Transfer
 
 SEEDS_UNTIL_FOUND = 2000

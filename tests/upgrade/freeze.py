@@ -284,11 +284,11 @@ def messages_of(store: Path, topic: str) -> int:
 
 
 def make_cut(store: Path) -> None:
-    """The store's last message is damaged, and ``recover`` has cut it."""
+    """One of the store's last messages is damaged, and ``recover`` has cut the log there."""
     last = max((store / "commitlog").iterdir())
     with last.open("r+b") as file:
-        place = last.read_bytes().rindex(b"Orders")
-        file.seek(place - 2)
+        place = last.read_bytes().index(b"\x06Orders")  # a message's topic, after the last byte of its body
+        file.seek(place - 1)
         file.write(b"?")
     subprocess.run((*COMMAND, "recover", str(store), "--apply", "--force"), check=True)
     assert any((store / "rmqha" / "cut").iterdir())

@@ -39,6 +39,14 @@ def replace(cluster: Cluster, member: ClusterMember, program: Sequence[str], loa
     load.wait_for_more()
 
 
+def replace_witness(cluster: Cluster, program: Sequence[str], load: Load) -> None:
+    """Stop the name server with the witness, and start it with another program. The leader goes on meanwhile."""
+    assert cluster.witness.stop() == 0
+    cluster.witness.prefix = program
+    cluster.witness.start()
+    load.wait_for_more()
+
+
 def switch(cluster: Cluster, member: ClusterMember, load: Load) -> None:
     """Let the follower lead, as an operator does."""
     leader, _ = cluster.pair()
@@ -97,10 +105,7 @@ def test_a_pair_is_upgraded_node_after_node_and_nothing_is_lost(
             switch(cluster, second, load)
             replace(cluster, first, TODAY, load)
             switch(cluster, first, load)
-            assert cluster.witness.stop() == 0
-            cluster.witness.prefix = TODAY
-            cluster.witness.start()
-            load.wait_for_more()
+            replace_witness(cluster, TODAY, load)
             switch(cluster, second, load)
             load.stop()
         check(cluster, load)
@@ -114,6 +119,7 @@ def test_a_member_goes_back_to_the_program_of_before(tmp_path: Path, before: tup
             replace(cluster, second, before, load)
             switch(cluster, second, load)
             replace(cluster, first, before, load)
+            replace_witness(cluster, before, load)
             switch(cluster, first, load)
             replace(cluster, second, TODAY, load)
             load.stop()

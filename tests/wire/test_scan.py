@@ -12,17 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.testing.records import make_record
 from rmqha.wire import scan
-from rmqha.wire.record import (
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    Blank,
-    IncompleteRecord,
-    Record,
-    RecordError,
-    check_record,
-    encode_blank,
-    encode_record,
-)
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from rmqha.wire.record import Blank, IncompleteRecord, Record, RecordError, check_record, encode_blank, encode_record
 from rmqha.wire.scan import Scan, scan_records
 from tests import examples, fixtures, strategies
 

@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from rmqha.broker.tables.brokertables import BrokerTables
-from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager, MessageModel
+from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager
 from rmqha.broker.tables.filters import parse_failed
 from rmqha.broker.tables.offsets import queue_id_of
 from rmqha.broker.tables.shares import Shares, holder_of
@@ -34,6 +34,7 @@ from rmqha.store.metadata import PERM_READ, SubscriptionGroupConfig
 from rmqha.store.reading import GetMessageResult, GetMessageStatus, MessageReader, TagFilter
 from rmqha.store.readlimit import Wait
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.heartbeat import MessageModel
 from rmqha.wire.requestfields import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from rmqha.wire.subscription import SQL92, USUAL_EXPRESSION_LENGTH, SubscriptionData
 

@@ -20,7 +20,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties, parse_properties
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
-from rmqha.wire.topics import REPLY_TOPIC_SUFFIX
+from rmqha.wire.topics import reply_topic
 
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
@@ -50,7 +50,7 @@ class ReplyProcessor:
         self._store = store
         self._producers = producers
         self._stamps = stamps
-        self._replies = f"{sends.settings.broker_cluster_name}{REPLY_TOPIC_SUFFIX}"
+        self._replies = reply_topic(sends.settings.broker_cluster_name)
         self._pushed: dict[RemotingProtocol, _Pushed] = {}
 
     def processors(self) -> Processors:

@@ -29,9 +29,7 @@ from rmqha.settings.settings import Settings
 from rmqha.wire.beans import java, read_bean, read_name, read_objects
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, loads_request
-from rmqha.wire.heartbeat import ConsumeFromWhere as ConsumeFromWhere
-from rmqha.wire.heartbeat import ConsumeType as ConsumeType
-from rmqha.wire.heartbeat import MessageModel as MessageModel
+from rmqha.wire.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel
 from rmqha.wire.record import Host
 from rmqha.wire.subscription import MAX_EXPRESSION_CHARS, SubscriptionData
 from rmqha.wire.topics import RETRY_PREFIX

@@ -30,11 +30,11 @@ from rmqha.wire.topics import (
     BENCHMARK_TOPIC,
     NO_SENDS_TO,
     OFFSET_MOVED_EVENT,
-    REPLY_TOPIC_SUFFIX,
     RETRY_PREFIX,
     SELF_TEST_TOPIC,
     SYSTEM_TOPICS,
     TRACE_TOPIC,
+    reply_topic,
 )
 
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
@@ -170,7 +170,7 @@ def _system_topics(settings: Settings) -> list[TopicConfig]:
         template(settings.broker_name, 1, settings.broker_topic_enable),
         topic(OFFSET_MOVED_EVENT, 1),
         topic(SCHEDULE_TOPIC, settings.message_delay_level.max_level),
-        topic(f"{cluster}{REPLY_TOPIC_SUFFIX}", 1),
+        topic(reply_topic(cluster), 1),
     ]
     if settings.auto_create_topic_enable:
         topics.append(template(AUTO_CREATE_TOPIC_KEY_TOPIC, settings.default_topic_queue_nums, enabled=True))

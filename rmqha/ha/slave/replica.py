@@ -16,7 +16,8 @@ from rmqha.ha.slave.states import VERDICTS, ReplicaState, check_transition
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.store.interfaces import ICommitLog
-from rmqha.wire.record import BLANK_MAGIC_CODE, END_FILE_MIN_BLANK_LENGTH
+from rmqha.wire.layout import BLANK_MAGIC_CODE
+from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH
 from rmqha.wire.transfer import Transfer
 
 OVERLAP_LIMIT_BYTES = 8 * 1024 * 1024

@@ -3,7 +3,6 @@
 import os
 import re
 import resource
-import shutil
 import time
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from rmqha.ops.status import Status, judge, status_of_store
 from rmqha.settings.settings import Settings, properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.errors import StoreError
+from rmqha.store.log.room import room_of
 from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.offline.storereader import StoreReader
-from rmqha.store.retention import SlotFolder, disk_used_ratio, existing_folder
+from rmqha.store.retention import SlotFolder
 
 PROCESSES = Path("/proc")
 OPEN_FILES = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
@@ -42,7 +42,7 @@ def _read(reader: StoreReader, settings: Settings, has_settings: bool) -> Store:
     if not has_settings:
         config.pop("brokerId", None)
     slots, problem = _slots(path)
-    log_folder = existing_folder(reader.log.folder)
+    room = room_of(reader.log.folder)
     queues = path / CONSUME_QUEUE_FOLDER
     return Store(
         str(path),
@@ -53,8 +53,8 @@ def _read(reader: StoreReader, settings: Settings, has_settings: bool) -> Store:
         is_running=reader.live,
         segment_size=reader.log.segment_size if reader.log.segment_bases else None,
         queue_file_size=queue_size_of(queues, None) if any(queues.glob("*/*/*")) else None,
-        free_bytes=shutil.disk_usage(log_folder).free,
-        used_ratio=disk_used_ratio(log_folder),
+        free_bytes=room.free,
+        used_ratio=room.used_ratio,
         slots=slots,
         slots_problem=problem,
         open_files=_open_files(path / LOCK_FILE) if reader.live else _own_limit(),

@@ -20,8 +20,9 @@ from rmqha.pipeline.decode import PropertyPairs, decode
 from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.logorder import ROWS_BYTES, bounded_batches
 from rmqha.pipeline.options import Options, Selection
-from rmqha.pipeline.schema import STRING_MAP, records_schema
+from rmqha.pipeline.schema import records_schema
 from rmqha.pipeline.segments import read_selected
+from rmqha.pipeline.sqltypes import STRING_MAP
 from rmqha.store.errors import StoreError
 from rmqha.store.log.splits import Split
 from rmqha.wire.columns import Ints

@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.manifest import ArchiveError, make_folder
 from rmqha.pipeline.jobs.tablelog import FOLDERS, Change, TableFormat, columns_of, unified_schema, with_types
-from rmqha.store.nodestate import replace_file
+from rmqha.store.log.mappedfile import DISK
 
 FOLDER = FOLDERS[TableFormat.ICEBERG]
 CATALOG_NAME, NAMESPACE, TABLE = "rmqha", "rmqha", "archive"
@@ -91,7 +91,7 @@ class IcebergLog:
         """Tell readers without the catalog where the newest metadata is."""
         path, name = self._folder / HINT_PATH, Path(table.metadata_location).name.encode()
         if not path.exists() or path.read_bytes() != name:
-            replace_file(path, name)
+            DISK.replace(path, name)
 
     def _commit(self, table: Table, transaction: Transaction, change: Change) -> None:
         uris = [self._uri(file.path) for file in change.adds]

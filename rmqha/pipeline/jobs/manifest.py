@@ -51,8 +51,9 @@ from rmqha.pipeline.jobs.manifestfields import (
     text,
 )
 from rmqha.store.errors import NoStore, StoreError, StoreInUse
-from rmqha.store.log.mappedfile import sync_folder
-from rmqha.store.nodestate import NodeState, replace_file
+from rmqha.store.log.mappedfile import DISK, sync_folder
+from rmqha.store.nodestate import NodeState
+from rmqha.store.smallfiles import write_small
 from rmqha.wire.layout import BLANK_HEADER
 from rmqha.wire.record import encode_blank
 
@@ -360,7 +361,7 @@ class Archive:
 
     def put(self, manifest: Manifest) -> None:
         """Write a manifest, in place of an older one of the same range. Call it under ``locked``. Raises OSError."""
-        replace_file(self._folder / manifest.name, manifest.to_json())
+        DISK.replace(self._folder / manifest.name, manifest.to_json())
 
     @staticmethod
     def _read(path: Path) -> Manifest:
@@ -423,7 +424,7 @@ class Archive:
                 f"{self.root} holds {selection_words(found)}, and not {selection_words(selection)}: archive to a new "
                 "folder"
             )
-        replace_file(self._folder / SELECTION_NAME, orjson.dumps(dict(selection), option=orjson.OPT_INDENT_2) + b"\n")
+        write_small(self._folder / SELECTION_NAME, dict(selection))
 
     def commit(self, manifest: Manifest, tables: Mapping[str, str] | None = None) -> bool:
         """Archive a batch whose files are staged. Returns False, and does nothing, if a part of its range is archived
@@ -442,7 +443,7 @@ class Archive:
         self._check_strangers(manifest)
         if tables and (not (covered := self.covered()) or manifest.end > covered[-1][1]):
             content = {"offset": manifest.end, "tables": dict(tables)}
-            replace_file(self._folder / TABLES_NAME, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+            write_small(self._folder / TABLES_NAME, content)
         self.put(manifest)
         self.publish(manifest)
         return True

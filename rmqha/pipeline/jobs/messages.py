@@ -12,7 +12,8 @@ from rmqha.pipeline.errors import one_line
 from rmqha.pipeline.jobs.logorder import ROWS_BYTES, batches_in_log_order
 from rmqha.pipeline.jobs.manifest import Archive, ArchivedFile, archived_path, existing_archive
 from rmqha.pipeline.jobs.restore import NotRestorable
-from rmqha.pipeline.schema import RAW_RECORD, STRING_MAP
+from rmqha.pipeline.schema import RAW_RECORD
+from rmqha.pipeline.sqltypes import STRING_MAP
 from rmqha.store.errors import StoreError
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import (

@@ -40,7 +40,7 @@ from rmqha.pipeline.jobs.rowfiles import Row, Write, row_file
 from rmqha.pipeline.jobs.sendlog import SendLog, sends_of_log
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import LogPlan, open_log
-from rmqha.pipeline.schema import TIMESTAMP
+from rmqha.pipeline.sqltypes import TIMESTAMP
 from rmqha.store.log.splits import Split
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.store.offline.newstore import check_place

@@ -17,7 +17,7 @@ from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, Archive, ArchiveError,
 from rmqha.pipeline.jobs.manifestfields import field_of, file_name, items, mapping, path_in_archive
 from rmqha.pipeline.jobs.tableformats import replace_in_tables, table_logs, update_tables
 from rmqha.store.log.mappedfile import sync_folder
-from rmqha.store.nodestate import replace_file
+from rmqha.store.smallfiles import write_small
 
 INTENTS_FOLDER = "replacing"
 
@@ -65,7 +65,7 @@ def replace_manifests(archive: Archive, old: Sequence[Manifest], new: Manifest, 
         keeps_rows,
     )
     _check_inside(archive.root, intent.files)
-    replace_file(folder / new.name, orjson.dumps(asdict(intent), option=orjson.OPT_INDENT_2) + b"\n")
+    write_small(folder / new.name, asdict(intent))
     archive.put(new)
     _finish(archive, folder / new.name)
     return True

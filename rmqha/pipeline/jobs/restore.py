@@ -7,7 +7,6 @@ Queues and index are then built as the job ``rebuild`` does.
 """
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,11 +36,12 @@ from rmqha.store.derived.rebuild import QueueKey
 from rmqha.store.errors import StoreError
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import DEFAULT_SEGMENT_SIZE
-from rmqha.store.log.mappedfile import file_name
+from rmqha.store.log.mappedfile import DISK, file_name
+from rmqha.store.log.room import existing_folder
 from rmqha.store.log.splits import Split
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
-from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store
+from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, new_store
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, encode_blank
 from rmqha.wire.scan import scan_records
 
@@ -518,8 +518,8 @@ def _merged(plan: RestorePlan, output: Path, parts: Sequence[RestoredRange]) -> 
 
 
 def _check_room(plan: RestorePlan, output: Path) -> None:
-    needed, parent = plan.end - plan.start + ROOM_LEFT_BYTES, existing_parent(output)
-    free = shutil.disk_usage(parent).free
+    needed, parent = plan.end - plan.start + ROOM_LEFT_BYTES, existing_folder(output.absolute().parent)
+    free = DISK.free_bytes(parent)
     if needed > free:
         raise NoRoom(f"the store needs {needed} bytes, but {parent} has room for {free}: nothing was changed")
 

@@ -18,10 +18,9 @@ from rmqha.store.derived.index import HASHED_KEY_DTYPE, HashedKeys
 from rmqha.wire.columns import Bytes, Ints, Mask, PropertyPairs, Records
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import java_hash, row_hashes, stored_hashes, without_sign
+from rmqha.wire.layout import INT16, MESSAGE_MAGIC_CODE
 from rmqha.wire.record import (
     INNER_BATCH_FLAG,
-    INT16,
-    MESSAGE_MAGIC_CODE,
     QUEUED_TRANSACTION_TYPES,
     TRANSACTION_ROLLBACK_TYPE,
     TRANSACTION_TYPE_MASK,

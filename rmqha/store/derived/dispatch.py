@@ -38,7 +38,7 @@ from rmqha.store.derived.putnotes import PutNotes
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.flush import Syncable
+from rmqha.store.log.mappedfile import Syncable
 from rmqha.store.opening import OpeningPhase
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels

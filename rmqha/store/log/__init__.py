@@ -3,6 +3,7 @@
 In reading order:
 
 - ``lockfile``: the small file ``lock``.
+- ``room``: how much room a disk has.
 - ``mappedfile``: one segment, and the queue of all segments; the disk that they are on.
 - ``commitlog``: the log, as bytes and as records.
 - ``checkpoint``: the small file ``checkpoint``.

@@ -22,7 +22,7 @@ from rmqha.settings.settings import Settings
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.mappedfile import Syncable as Syncable
+from rmqha.store.log.mappedfile import Syncable
 
 OS_PAGE_SIZE = 4096
 

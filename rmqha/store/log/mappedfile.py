@@ -23,6 +23,7 @@ from typing import IO, Protocol
 
 from rmqha.store.errors import NoStore, StoreError, name_file
 from rmqha.store.log.lockfile import LockFile
+from rmqha.store.log.room import room_of
 from rmqha.wire.record import Buffer
 
 FILE_NAME_DIGITS = 20
@@ -385,7 +386,7 @@ class Disk:
 
     def free_bytes(self, folder: Path) -> int:
         """How many bytes its file system has room for."""
-        return shutil.disk_usage(folder).free
+        return room_of(folder).free
 
     def exists(self, path: Path) -> bool:
         """Whether there is a file or folder of this name."""

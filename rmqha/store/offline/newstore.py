@@ -71,14 +71,6 @@ def _what_is(folder: Path) -> str | None:
     return "archive" if (folder / ARCHIVE_MARK).is_dir() else None
 
 
-def existing_parent(path: Path) -> Path:
-    """The nearest folder above ``path`` that exists."""
-    path = path.absolute().parent
-    while not path.exists():
-        path = path.parent
-    return path
-
-
 @contextmanager
 def new_store(output: Path, facts: Mapping[str, object]) -> Iterator[Path]:
     """The folder in which to make the store. It becomes ``output``, durably, if nothing fails; else it is removed.

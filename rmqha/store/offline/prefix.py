@@ -23,13 +23,14 @@ from rmqha.store.derived.queueends import ends_path
 from rmqha.store.errors import StoreError
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.lockfile import is_locked
-from rmqha.store.log.mappedfile import file_name, list_segments
+from rmqha.store.log.mappedfile import DISK, file_name, list_segments
 from rmqha.store.log.recovery import Examination, LogDamaged, Vouched, examine
+from rmqha.store.log.room import existing_folder
 from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfigTable
 from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState, Offsets
 from rmqha.store.offline.copying import Copied, Copier, data_bytes
-from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, existing_parent, new_store
+from rmqha.store.offline.newstore import ROOM_LEFT_BYTES, NoRoom, check_output, new_store
 from rmqha.store.offline.promote import new_topics
 from rmqha.store.opening import Opening
 from rmqha.store.restarts import read_restarts, write_restarts
@@ -240,8 +241,8 @@ def copy_store(plan: CopyPlan, settings: Settings, progress: Progress = lambda _
 
 def _check_room(plan: CopyPlan) -> None:
     """Raises NoRoom if the disk has no room for the copy and cannot share blocks."""
-    parent = existing_parent(plan.output)
-    free = shutil.disk_usage(parent).free
+    parent = existing_folder(plan.output.absolute().parent)
+    free = DISK.free_bytes(parent)
     if plan.bytes + ROOM_LEFT_BYTES > free and not _shares_blocks(plan.source, parent):
         raise NoRoom(f"the copy needs {plan.bytes} bytes, but {parent} has room for {free}: nothing was changed")
 

@@ -5,7 +5,6 @@ tables, then the note that the store was promoted, then the new role. After a po
 still a slave's: it opens, and can be promoted again.
 """
 
-import shutil
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,7 +175,7 @@ def check_promotable(store: Path, state: NodeState | None, force: bool, disk: Di
 
 def check_disk(store: Path) -> None:
     """Raises NotPromotable if the disk is so full that the promotion could not be noted on it, OSError."""
-    free = shutil.disk_usage(store).free
+    free = DISK.free_bytes(store)
     if free < MIN_FREE_BYTES:
         reason = f"the disk of {store} is full, with {free} bytes free: make room first. Nothing was changed"
         raise NotPromotable(ExitCode.IO_ERROR, reason)

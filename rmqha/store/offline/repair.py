@@ -25,15 +25,8 @@ from rmqha.store.nodestate import NODE_FOLDER, NodeState
 from rmqha.store.offline.audit import wrong_units
 from rmqha.store.offline.standins import FileFault, StandInDisk, file_faults
 from rmqha.store.offline.storereader import StoreReader
-from rmqha.wire.record import (
-    BLANK_MAGIC_CODE,
-    END_FILE_MIN_BLANK_LENGTH,
-    Blank,
-    IncompleteRecord,
-    RecordError,
-    check_record,
-    peek_size,
-)
+from rmqha.wire.layout import BLANK_MAGIC_CODE
+from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Blank, IncompleteRecord, RecordError, check_record, peek_size
 
 COPY_BYTES = 1 << 20
 MAX_RECORD_BYTES = 256 * 1024 * 1024

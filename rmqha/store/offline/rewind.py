@@ -6,7 +6,6 @@ state.json, the cut. A power failure between any two of them leaves a store that
 be done again.
 """
 
-import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,7 +56,7 @@ class Rewound:
 
 def check_room(store: Path, fork: Fork) -> None:
     """Raises NoRoom if the disk has no room for what a rewind keeps, OSError."""
-    needed, free = fork.our_end - fork.offset, shutil.disk_usage(store).free
+    needed, free = fork.our_end - fork.offset, DISK.free_bytes(store)
     if needed and needed + ROOM_LEFT_BYTES > free:
         raise NoRoom(
             f"the {needed} bytes that are cut off are kept in a file, but the disk of {store} has only {free} free "

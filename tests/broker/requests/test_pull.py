@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.broker.requests import pull
 from rmqha.broker.requests.pull import CHECK_SECONDS, MAX_HOLD_SECONDS, PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.tables.brokertables import BrokerTables
-from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerData, ConsumerManager, MessageModel
+from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerData, ConsumerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ALONE_SECONDS, NO_OFFSET, ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
@@ -24,6 +24,7 @@ from rmqha.store import reading
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.heartbeat import MessageModel
 from rmqha.wire.javahash import java_hash
 from rmqha.wire.record import Record, encode_record
 from rmqha.wire.subscription import SubscriptionData

@@ -17,11 +17,8 @@ from rmqha.broker.tables.clients import (
     SUBSCRIPTIONS_AT_ONCE,
     ClientHousekeepingService,
     ClientManageProcessor,
-    ConsumeFromWhere,
     ConsumerGroupInfo,
     ConsumerManager,
-    ConsumeType,
-    MessageModel,
     ProducerManager,
 )
 from rmqha.broker.tables.groups import SubscriptionGroupManager
@@ -31,6 +28,7 @@ from rmqha.remoting import turns
 from rmqha.settings.settings import make_settings
 from rmqha.store.metadata import SubscriptionGroupConfig
 from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel
 from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, Client
 from tests.ha.doubles import PEER_NAME, log_lines

@@ -13,7 +13,8 @@ from rmqha.ha.slave.protocol import READ_BYTES
 from rmqha.ha.slave.replica import MasterView
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.records import make_record
-from rmqha.wire.record import BLANK_MAGIC_CODE, LOOPBACK, Host, Record, encode_record
+from rmqha.wire.layout import BLANK_MAGIC_CODE
+from rmqha.wire.record import LOOPBACK, Host, Record, encode_record
 from rmqha.wire.transfer import MAX_TRANSFER_BODY_BYTES, TRANSFER_HEADER, Transfer
 from tests.ha.doubles import SEGMENT_SIZE, LineTransport, heartbeat, log_lines, make_image, reports_in, wire
 from tests.ha.slavenode import SlaveNodeTestCase

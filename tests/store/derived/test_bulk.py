@@ -15,14 +15,8 @@ from rmqha.store.derived.index import IndexedKey, hashed
 from rmqha.testing.records import make_record
 from rmqha.wire.columns import Records
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
-from rmqha.wire.record import (
-    MESSAGE_MAGIC_CODE,
-    MESSAGE_MAGIC_CODE_V2,
-    TRANSACTION_COMMIT_TYPE,
-    TRANSACTION_PREPARED_TYPE,
-    TRANSACTION_ROLLBACK_TYPE,
-    Record,
-)
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from rmqha.wire.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_PREPARED_TYPE, TRANSACTION_ROLLBACK_TYPE, Record
 from tests.pipeline.test_decode import laid, lay
 from tests.strategies import HOSTS, INT32, INT64, any_text, records
 

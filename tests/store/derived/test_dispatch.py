@@ -34,8 +34,8 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import MappedFile, UnflushedFolder
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import java_hash
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE_V2
 from rmqha.wire.record import (
-    MESSAGE_MAGIC_CODE_V2,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED_TYPE,
     TRANSACTION_ROLLBACK_TYPE,

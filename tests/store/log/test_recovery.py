@@ -14,13 +14,8 @@ from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import list_segments
 from rmqha.store.log.recovery import MayCut, Recovery, recover_log
-from rmqha.wire.record import (
-    END_FILE_MIN_BLANK_LENGTH,
-    MESSAGE_MAGIC_CODE_V2,
-    Host,
-    Record,
-    encode_blank,
-)
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE_V2
+from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Host, Record, encode_blank
 from tests import fixtures
 from tests.fixtures import new_folder
 from tests.store.logs import (

@@ -15,7 +15,8 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.recovery import Damage, LogDamaged, MayCut, Vouched, recover_log
 from rmqha.store.log.stretches import Survey, next_sound, survey
 from rmqha.wire import scan
-from rmqha.wire.record import MESSAGE_MAGIC_CODE, Record
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE
+from rmqha.wire.record import Record
 from tests.fixtures import new_folder
 from tests.store.damages import UNHURRIED, damages, logs, on_disk, sound_pieces
 from tests.store.logs import SEGMENT_SIZE, encoded, make_log, write_at

@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.offline import fork
 from rmqha.store.offline.fork import Compared, Fork, NothingInCommon, find_fork
-from rmqha.wire.layout import INT32
-from rmqha.wire.record import BLANK_HEADER, BLANK_MAGIC_CODE, Record
+from rmqha.wire.layout import BLANK_HEADER, BLANK_MAGIC_CODE, INT32
+from rmqha.wire.record import Record
 from tests.fixtures import new_folder
 from tests.store.damages import UNHURRIED
 
