@@ -13,9 +13,10 @@ from rmqha.coordination.etcd import EtcdCoordinator, make_coordinator
 from rmqha.coordination.interface import Change, CoordinatorError, ICoordinator
 from rmqha.testing.coordinator import MemoryStore
 from rmqha.testing.etcd import EtcdCluster, etcd_program
+from rmqha.testing.nodes import POLL_SECONDS
 from rmqha.testing.witness import WitnessNode
 from tests.needs import need
-from tests.waiting import POLL_SECONDS, WAIT_SECONDS
+from tests.waiting import WAIT_SECONDS
 
 REACTOR: Any = installed_reactor
 PATIENT_SECONDS = 120.0

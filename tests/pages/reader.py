@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 
 from rmqha.store.nodestate import NodeState
-from rmqha.testing.nodes import free_port
+from rmqha.testing.nodes import POLL_SECONDS, free_port
 from tests.pages.pages import Block, shows
-from tests.waiting import POLL_SECONDS, wait_until
+from tests.waiting import wait_until
 
 PATIENCE_SECONDS = 900.0
 """For one command: Spark on a busy machine takes minutes."""

@@ -29,7 +29,7 @@ from rmqha.pipeline import schema
 from rmqha.pipeline.bodyformats import Format
 from rmqha.pipeline.options import KNOWN, View
 from rmqha.pipeline.sqltypes import STRING_MAP, sql_type
-from rmqha.settings.settings import SETTINGS
+from rmqha.settings.settings import SETTING_KEYS
 from rmqha.store.message import PutMessageStatus
 from rmqha.tap import Options as NodeOptions
 from rmqha.web import health
@@ -119,7 +119,7 @@ class Kind:
 
 STATES_OF_SLAVES = {state.name for state in ReplicaState}
 KINDS = (
-    Kind("setting", "settings", frozenset(SETTINGS), ("key", "setting"), shared=True),
+    Kind("setting", "settings", SETTING_KEYS, ("key", "setting"), shared=True),
     Kind("metric", "observability", frozenset(metric.name for metric in (*NODE, *NAME_SERVER)), ("metric",)),
     Kind("event", "events", frozenset(map(str, Event)), ("event",)),
     Kind("command", "commands", frozenset(name for name, _ in commands())),

@@ -17,7 +17,7 @@ import pytest
 from rmqha.client.replay import MARK
 from rmqha.kit.events import Event
 from rmqha.pipeline.jobs.manifest import Archive
-from rmqha.pipeline.jobs.tableformats import TableFormat
+from rmqha.pipeline.jobs.tablelog import TableFormat
 from rmqha.store.keptsettings import read_kept_settings
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.archive import unpack
