@@ -384,7 +384,7 @@ def test_a_log_that_gets_a_segment_while_it_is_looked_at_has_lost_nothing(
 
         return looked
 
-    monkeypatch.setattr("rmqha.pipeline.plan.list_segments", then_grows(list_segments))
+    monkeypatch.setattr("rmqha.store.log.splits.list_segments", then_grows(list_segments))
     monkeypatch.setattr(NodeState, "read", then_grows(NodeState.read))
     assert open_log(options(store)).end == end_of(records)
     assert open_log(options(store)).end == end_of(grown)
