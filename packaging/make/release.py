@@ -99,7 +99,8 @@ def problems(facts: Facts) -> list[str]:
     version, tag = facts.version, f"v{facts.version}"
     found = []
     if facts.changes:
-        found.append(f"{len(facts.changes)} files are not committed ({facts.changes[0].strip()} …): commit them first.")
+        more = f" and {len(facts.changes) - 1} more" if len(facts.changes) > 1 else ""
+        found.append(f"Not committed: {facts.changes[0][3:]}{more}: commit or remove it first.")
     if facts.branch != "main":
         found.append(f"The branch is {facts.branch or 'a detached commit'}: a release is made from main.")
     if facts.installed != version:

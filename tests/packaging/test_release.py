@@ -35,7 +35,8 @@ def test_a_checkout_that_agrees_with_itself_can_be_a_release() -> None:
 @pytest.mark.parametrize(
     ("difference", "sentence"),
     [
-        ({"changes": (" M a.py", "?? b.py")}, "2 files are not committed (M a.py …): commit them first."),
+        ({"changes": ("?? a.py",)}, "Not committed: a.py: commit or remove it first."),
+        ({"changes": (" M a.py", "?? b.py")}, "Not committed: a.py and 1 more: commit or remove it first."),
         ({"branch": "mine"}, "The branch is mine: a release is made from main."),
         ({"branch": ""}, "The branch is a detached commit: a release is made from main."),
         ({"installed": "1.2.2"}, ".venv has rmqha 1.2.2, pyproject.toml says 1.2.3: make install."),
