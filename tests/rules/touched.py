@@ -52,7 +52,9 @@ def path_of(module: str) -> Path:
 
 def graph() -> grimp.ImportGraph:
     """Who imports whom; a test also its conftest, and a module that imports by name all of its package."""
-    built = grimp.build_graph(*PACKAGES, cache_dir=str(ROOT / ".import_linter_cache"))
+    built = grimp.build_graph(
+        *PACKAGES, cache_dir=str(ROOT / ".cache" / "touched")
+    )  # not import-linter's: one folder keeps one graph
     for module in sorted(built.modules):
         words = module.split(".")
         if words[0] == "tests":
