@@ -17,6 +17,8 @@ import grimp
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("rmqha", "tests")
+CACHE = str(ROOT / ".cache" / "touched")
+"""Not that of import-linter: grimp takes what one folder holds of a package for each of its graphs."""
 READERS = "tests.pages.pages"
 """Who imports it reads pages, which name anything."""
 READS = re.compile(r"__file__|import_module|__import__")
