@@ -34,6 +34,7 @@ def scenario(*cases: Any, master_options: Iterable[str] = ()) -> Callable[[Scena
         named = test if cases else test_without_cases
         named.__name__, named.__module__, named.__doc__ = function.__name__, function.__module__, function.__doc__
         named.__dict__["scenario"] = function
+        named.__dict__["pytestmark"] = [*function.__dict__.get("pytestmark", ())]
         return pytest.mark.parametrize("case", cases, ids=_name_of)(named) if cases else named
 
     return decorate

@@ -1,7 +1,12 @@
 """Each test says what it costs, in exactly one word."""
 
+import ast
+import re
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +17,27 @@ def test_each_test_has_exactly_one_marker_of_its_cost(request: pytest.FixtureReq
     for item in request.session.items:
         marked = [cost for cost in COSTS if item.get_closest_marker(cost) is not None]
         assert len(marked) == 1, (item.nodeid, marked)
+
+
+@cache
+def marked_in(path: Path) -> set[tuple[str, str]]:
+    """The functions whose names a file has once, each with the markers that stand above it in the source."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    names = Counter(node.name for node in nodes)
+    return {
+        (node.name, found[1])
+        for node in nodes
+        for decorator in node.decorator_list
+        if names[node.name] == 1 and (found := re.fullmatch(r"pytest\.mark\.(\w+)", ast.unparse(decorator)))
+    }
+
+
+def test_a_marker_in_the_source_is_one_of_the_test(request: pytest.FixtureRequest) -> None:
+    """A decorator that makes a new function must give it the markers of the old one, or a story runs in each loop."""
+    for item in request.session.items:
+        name = getattr(item, "originalname", item.name)
+        for mark in (mark for function, mark in marked_in(item.path) if function == name):
+            assert item.get_closest_marker(mark) is not None, (item.nodeid, mark)
 
 
 def test_a_file_with_a_story_says_so(request: pytest.FixtureRequest) -> None:

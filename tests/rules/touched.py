@@ -17,6 +17,8 @@ import grimp
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("rmqha", "tests")
+CACHE = str(ROOT / ".cache" / "touched")
+"""Not that of import-linter: grimp takes what one folder holds of a package for each of its graphs."""
 READERS = "tests.pages.pages"
 """Who imports it reads pages, which name anything."""
 READS = re.compile(r"__file__|import_module|__import__")
@@ -52,7 +54,9 @@ def path_of(module: str) -> Path:
 
 def graph() -> grimp.ImportGraph:
     """Who imports whom; a test also its conftest, and a module that imports by name all of its package."""
-    built = grimp.build_graph(*PACKAGES, cache_dir=str(ROOT / ".import_linter_cache"))
+    built = grimp.build_graph(
+        *PACKAGES, cache_dir=str(ROOT / ".cache" / "touched")
+    )  # not import-linter's: one folder keeps one graph
     for module in sorted(built.modules):
         words = module.split(".")
         if words[0] == "tests":
