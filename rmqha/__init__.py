@@ -28,8 +28,8 @@ In reading order:
 - ``testing/``: doubles and a simulator, for our users' tests too.
 
 We keep what users name: commands and their options, settings, events, metrics, exit codes, ``rmqha.client``,
-``format("rmqha")`` in Spark, the plugins of twistd, and ``tap`` and ``namesrv_tap`` for .tac files. All other modules
-may move. NEWS.md has the rules; ARCHITECTURE.md draws the rooms.
+``format("rmqha")`` in Spark, the plugins of twistd, and ``tap`` and ``namesrv_tap`` for .tac files. NEWS.md has the
+rules, and docs/api.md lists the public modules. All others may move. ARCHITECTURE.md draws the rooms.
 """
 
 from importlib.metadata import PackageNotFoundError, version
