@@ -129,6 +129,8 @@ class ChoosingTests(SynchronousTestCase):
 
 def worded_waits(source: str) -> list[int]:
     """The lines that wait for words of a log, or look for them."""
+    if not any(f"{word}(" in source for word in WORDLESS):
+        return []
     return [
         node.lineno
         for node in ast.walk(parsed(source))
