@@ -64,22 +64,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist=loadfile`` one worker gets all files with Spark, unless only unit tests run."""
-    if config.getvalue("dist") != "loadfile" or config.getoption("markexpr") == "unit":
+    """With ``--dist=loadfile`` one worker gets all files of a group; unit tests have no Spark."""
+    if config.getvalue("dist") != "loadfile":
         return None
+    with_spark = config.getoption("markexpr") != "unit"
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
-            return group_of(str(super()._split_scope(nodeid)))
+            return group_of(str(super()._split_scope(nodeid)), with_spark)
 
     return Scheduling(config, log)
 
 
 @cache
-def group_of(file: str) -> str:
-    """What one worker gets whole: the files with Spark, as they share its session and its JVM, or one other file."""
-    return "Spark" if USES_SPARK.search((ROOT / file).read_text()) else file
+def group_of(file: str, with_spark: bool = True) -> str:
+    """What one worker gets whole: a file, or all files that share what is dear, Spark's JVM or the parsed sources."""
+    if file.startswith("tests/rules/"):
+        return "rules"
+    return "Spark" if with_spark and USES_SPARK.search((ROOT / file).read_text()) else file
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,6 +8,7 @@ import pytest
 
 from rmqha.acl import needs
 from rmqha.wire.command import RequestCode
+from tests.rules.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 TAKES_A_CODE = {"RemotingCommand", "RequestRefused", "ask", "call", "push", "invoke", "refused"}
@@ -78,7 +79,7 @@ def bare_codes(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize("room", sorted(path.name for path in (ROOT / "rmqha").iterdir() if path.is_dir()))
 def test_no_number_stands_for_a_code(room: str) -> None:
     for path in (ROOT / "rmqha" / room).rglob("*.py"):
-        assert list(bare_codes(ast.parse(path.read_text()))) == [], f"{path.relative_to(ROOT)}: name the code"
+        assert list(bare_codes(parsed(path.read_text()))) == [], f"{path.relative_to(ROOT)}: name the code"
 
 
 def test_the_permissions_have_no_numbers() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import COSTS, ROOT, cost_of, group_of
+from tests.rules.sources import parsed
 
 
 def test_each_test_has_exactly_one_marker_of_its_cost(request: pytest.FixtureRequest) -> None:
@@ -22,7 +23,7 @@ def test_each_test_has_exactly_one_marker_of_its_cost(request: pytest.FixtureReq
 @cache
 def marked_in(path: Path) -> set[tuple[str, str]]:
     """The functions whose names a file has once, each with the markers that stand above it in the source."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+    nodes = [node for node in ast.walk(parsed(path.read_text())) if isinstance(node, ast.FunctionDef)]
     names = Counter(node.name for node in nodes)
     return {
         (node.name, found[1])
@@ -51,6 +52,7 @@ def test_one_worker_gets_all_files_with_spark(request: pytest.FixtureRequest) ->
         if "spark" in getattr(item, "fixturenames", ()):
             assert group_of(str(item.path.relative_to(ROOT))) == "Spark"
     assert group_of("tests/pipeline/test_source.py") == group_of("tests/pipeline/bodies/test_in_spark.py") == "Spark"
+    assert group_of("tests/pipeline/test_source.py", with_spark=False) == "tests/pipeline/test_source.py"
     assert group_of("tests/pipeline/test_plan.py") == "tests/pipeline/test_plan.py"
 
 

@@ -12,6 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.kit.events import Event
 from rmqha.testing.nodes import logged_events
+from tests.rules.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 LEVELS = {"debug": "debug", "info": "info", "warn": "warn", "error": "error", "critical": "critical"}
@@ -24,7 +25,7 @@ WORDLESS = {"wait_for_event", "events", "logged_events"}
 
 def calls_in(source: str) -> Iterator[ast.Call]:
     """Each call of a logger."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -128,11 +129,13 @@ class ChoosingTests(SynchronousTestCase):
 
 def worded_waits(source: str) -> list[int]:
     """The lines that wait for words of a log, or look for them."""
+    if not any(f"{word}(" in source for word in WORDLESS):
+        return []
     return [
         node.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in ast.walk(parsed(source))
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] in WORDLESS
+        and getattr(node.func, "attr", getattr(node.func, "id", None)) in WORDLESS
         and any(isinstance(each, ast.JoinedStr) or isinstance(getattr(each, "value", None), str) for each in node.args)
     ]
 

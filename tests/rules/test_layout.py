@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from twisted.application.service import IService
 
+from tests.rules.sources import parsed
+
 ROOT = Path(__file__).parents[2]
 MAX_PARAMETERS = 6
 MAY_LOOP = {"rmqha/ha/master/protocol.py", "rmqha/ha/slave/protocol.py"}
@@ -22,7 +24,7 @@ def nodes() -> list[tuple[str, ast.AST]]:
     return [
         (name, node)
         for name, path in paths.items()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path.read_text()))
         if isinstance(node, ast.ClassDef | ast.Name)
     ]
 

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 from tests.rules.rooms import circle_of, circles_of, floors_of, modules_of, rooms_of
+from tests.rules.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 ROOT_MODULES = {"__init__.py", "namesrv_tap.py", "tap.py"}
@@ -82,7 +83,7 @@ def passes_on(module: ast.Module) -> bool:
 
 
 def test_names_are_imported_from_where_they_are() -> None:
-    modules = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in (ROOT / "rmqha").rglob("*.py")}
+    modules = {str(path.relative_to(ROOT)): parsed(path.read_text()) for path in (ROOT / "rmqha").rglob("*.py")}
     assert {path for path, module in modules.items() if only_imports(module) or passes_on(module)} == DOORS
 
 
