@@ -241,7 +241,7 @@ def parsed(expression: str) -> SqlFilter | None:
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("is_5", [False, True])
+@pytest.mark.parametrize("is_5", [False, pytest.param(True, marks=pytest.mark.story)])
 def test_the_same_messages_come(
     java_master: MasterFactory, our_broker: OurBrokerFactory, driver: Driver, is_5: bool
 ) -> None:
