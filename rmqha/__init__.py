@@ -22,6 +22,7 @@ In reading order:
 - ``pipeline/``: the log as data, without a reactor: Arrow, Spark and the jobs.
 - ``web/``: the HTTP port: metrics, health checks and a status page.
 - ``cli/``: the ``rmqha`` command.
+- ``launch``: starts the command, and answers Ctrl-C before anything is imported.
 - ``node/``: a node: opens its store, changes its role, and stops.
 - ``tap``: the twistd plugin of a node: its options and its wiring.
 - ``namesrv_tap``: the twistd plugin of the name server.

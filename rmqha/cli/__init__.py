@@ -2,8 +2,6 @@
 
 In reading order:
 
-- ``launch``: starts the command.
-- ``interrupts``: Ctrl-C while modules are imported.
 - ``shared``: what all commands use: options, opening a store, a progress bar, running the reactor.
 - ``dump``: ``rmqha dump`` and ``rmqha queues``: show what a store contains.
 - ``live``: shows something again and again.
@@ -37,8 +35,8 @@ from typing import Final
 import click
 
 from rmqha import __version__
-from rmqha.cli.interrupts import interrupts_end_imports
 from rmqha.cli.shared import Commands
+from rmqha.kit.interrupts import interrupts_end_imports
 
 MODULES: Final = {
     "backup": "restore",

@@ -19,7 +19,7 @@ RMQHA = str(Path(sys.executable).with_name("rmqha"))
 MIB = 1 << 20
 STAYS_AT_ITS_FIRST_PLACE = """
 import sys, time
-from rmqha.cli.launch import main
+from rmqha.launch import main
 from rmqha.kit.progress import _Bar
 show = _Bar.show
 def show_and_stay(*place):

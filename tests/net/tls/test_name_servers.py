@@ -34,7 +34,8 @@ class OptionsTests(SynchronousTestCase):
     def test_each_process_with_remoting_ports_has_the_same_tls_options(self) -> None:
         for kind in (NodeOptions, NameServerOptions):
             with self.subTest(kind):
-                names = {str(row[0]) for row in [*kind.optParameters, *kind.optFlags]}
+                methods = {name.removeprefix("opt_") for name in dir(kind) if name.startswith("opt_")}
+                names = methods | {str(row[0]) for row in [*kind.optParameters, *kind.optFlags]}
                 self.assertEqual(TLS_OPTIONS - names, set())
 
     def test_each_command_that_connects_by_remoting_has_the_same_tls_options(self) -> None:

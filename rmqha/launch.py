@@ -2,7 +2,7 @@
 
 import signal
 
-from rmqha.cli.interrupts import interrupts_end_imports
+from rmqha.kit.interrupts import interrupts_end_imports
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ class Interrupting:
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupting())
-from rmqha.cli.launch import main
+from rmqha.launch import main
 sys.argv[1:] = ["verify", "/nowhere"]
 main()
 """
@@ -40,7 +40,7 @@ def test_ctrl_c_while_the_command_is_imported_ends_with_130_and_one_line(module:
 
 
 def test_the_command_runs() -> None:
-    command = [sys.executable, "-m", "rmqha.cli.launch", "--version"]
+    command = [sys.executable, "-m", "rmqha.launch", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("rmqha, version ")
 
