@@ -16,6 +16,8 @@ from twisted.trial import _synctest
 from twisted.trial.unittest import SynchronousTestCase
 
 import tests  # noqa: F401 - hypothesis's profile
+from rmqha.testing import forkserver
+from rmqha.testing.nodes import TwistdNode
 
 COSTS = ("spark", "fuzz", "java", "process", "long", "unit")
 """The markers of pyproject.toml, of which each test has exactly one; in this order the workers of xdist take files.
@@ -29,8 +31,10 @@ FOLDERS = {"fuzz": "fuzz", "faults": "process"}
 USES_SPARK = re.compile(r"\bspark: SparkSession\b")
 """In a file whose tests or fixtures take the session."""
 ROOT = Path(__file__).parents[1]
-STARTS_A_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
-"""The interpreter's audit events."""
+STARTS_A_PROCESS = frozenset(
+    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", forkserver.EVENT}
+)
+"""The interpreter's audit events, and that of our forks."""
 
 
 def cost_of(markers: Collection[str], fixtures: Collection[str], folder: str) -> str:
@@ -140,9 +144,13 @@ def mktemp_outside_of_the_checkout(
 
 
 def pytest_configure() -> None:
-    """Let SIGINT be what it usually is: a run in the background ignores it, and so would the processes of the tests."""
+    """Let SIGINT be what it usually is: a run in the background ignores it, and so would the processes of the tests.
+
+    Nodes are forks, which start in a tenth of the time. What users type, and what tests start by themselves, is twistd.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _synctest._setWarningRegistryToNone = _forget_warnings
+    TwistdNode.fork_server = forkserver.ForkServer()
 
 
 _known: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from typing import IO, Any, ClassVar, Self, TypeVar
 
 from rmqha.kit.events import Event
 from rmqha.store.nodestate import NodeState
+from rmqha.testing.forkserver import ForkedProcess, ForkServer
 
 POLL_SECONDS = 0.02
 POLL_MOST_SECONDS = 1.0
@@ -62,6 +63,8 @@ class TwistdNode:
     """
 
     plugin: ClassVar[str] = "rmqha"
+    fork_server: ClassVar[ForkServer | None] = None
+    """If there is one, it starts the nodes that have no prefix: in a tenth of the time, with the same imports."""
     process_group: int | None = None
     """0 puts the process into a group of its own, which a terminal's Ctrl-C does not reach. Set it before the start."""
 
@@ -81,7 +84,7 @@ class TwistdNode:
         self._twistd_options = twistd_options
         self.prefix = prefix
         self.log_path = work / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._log_start = 0
 
     def start(self) -> Self:
@@ -92,10 +95,12 @@ class TwistdNode:
             self._process = self._spawn(log)
         return self
 
-    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        twistd = Path(sys.executable).with_name("twistd")
+    def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes] | ForkedProcess:
+        words = ["-n", *self._twistd_options, self.plugin, *map(str, self._options)]
+        if self.fork_server is not None and not self.prefix:
+            return self.fork_server.start(words, log, self.process_group)
         return subprocess.Popen(
-            [*self.prefix, str(twistd), "-n", *self._twistd_options, self.plugin, *self._options],
+            [*self.prefix, str(Path(sys.executable).with_name("twistd")), *words],
             stdout=log,
             stderr=log,
             stdin=subprocess.DEVNULL,
@@ -236,14 +241,14 @@ class PutNode(TwistdNode):
         """Start putting ``count`` messages. ``load`` holds further fields of the command (see
         ``rmqha.testing.putnode``).
         """
-        assert self._process is not None, "it was started"
+        assert isinstance(self._process, subprocess.Popen), "it was started"
         assert self._process.stdin is not None, "it is a pipe"
         self._process.stdin.write(json.dumps({"count": count, **load}).encode() + b"\n")
         self._process.stdin.flush()
 
     def answer(self) -> dict[str, Any] | None:
         """Wait for the next line of its answer; None when the node has ended."""
-        assert self._process is not None, "it was started"
+        assert isinstance(self._process, subprocess.Popen), "it was started"
         assert self._process.stdout is not None, "it is a pipe"
         line = self._process.stdout.readline()
         return json.loads(line) if line.endswith(b"\n") else None
