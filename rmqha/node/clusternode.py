@@ -285,7 +285,8 @@ class ClusterNode(Node):
             known = node.store.known_log()
             await self._close_to_open_again()
         except OSError as error:
-            self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {with_advice(error)}")
+            said = with_advice(error, self._plan.settings.store_path_root_dir)
+            self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {said}")
             return
         self._use(plan, known)
         self._next_rewind = 0.0

@@ -205,9 +205,8 @@ class Node(ProcessService):
         except StoreError as error:
             self.stop_with(ExitCode.CORRUPT, str(error))
         except OSError as error:
-            self.stop_with(
-                ExitCode.IO_ERROR, f"cannot open {self._plan.settings.store_path_root_dir}: {with_advice(error)}"
-            )
+            root = self._plan.settings.store_path_root_dir
+            self.stop_with(ExitCode.IO_ERROR, f"cannot open {root}: {with_advice(error, root)}")
 
     async def _look_up_names(self) -> None:
         """Wait until brokerIP1 and the address of --bind can be looked up. Raises OpeningStopped."""
@@ -565,7 +564,8 @@ class Node(ProcessService):
                 if problems:
                     self.stop_with(ExitCode.IO_ERROR, "; ".join(problems))
         except (StoreError, OSError) as error:
-            self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {with_advice(error)}")
+            said = with_advice(error, self._plan.settings.store_path_root_dir)
+            self.stop_with(ExitCode.IO_ERROR, f"the store could not be closed cleanly: {said}")
         finally:
             for threads in (self._table_threads, self._threads):
                 if threads.started:

@@ -26,9 +26,10 @@ def name_file(error: OSError, path: Path | str) -> None:
         error.filename = str(path)
 
 
-def with_advice(error: Exception) -> str:
-    """The error of an opening or a clean close, as a node tells it. On a full disk it says what to do."""
+def with_advice(error: Exception, store: Path) -> str:
+    """The error of an opening or a clean close, as a node tells it. On a full disk it says where, and what to do."""
     if isinstance(error, OSError) and is_disk_full(error):
+        name_file(error, store)
         return f"{error}. The disk is full, and nothing is lost: make room, 4 MiB or more, then start the node again"
     return str(error)
 
