@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import itertools
+import os
 import re
 import signal
 import sys
@@ -16,8 +17,6 @@ from twisted.trial import _synctest
 from twisted.trial.unittest import SynchronousTestCase
 
 import tests  # noqa: F401 - hypothesis's profile
-from rmqha.testing import forkserver
-from rmqha.testing.nodes import TwistdNode
 
 COSTS = ("spark", "fuzz", "java", "process", "long", "unit")
 """The markers of pyproject.toml, of which each test has exactly one; in this order the workers of xdist take files.
@@ -32,7 +31,7 @@ USES_SPARK = re.compile(r"\bspark: SparkSession\b")
 """In a file whose tests or fixtures take the session."""
 ROOT = Path(__file__).parents[1]
 STARTS_A_PROCESS = frozenset(
-    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", forkserver.EVENT}
+    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "rmqha.testing.fork"}
 )
 """The interpreter's audit events, and that of our forks."""
 
@@ -150,7 +149,7 @@ def pytest_configure() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _synctest._setWarningRegistryToNone = _forget_warnings
-    TwistdNode.fork_server = forkserver.ForkServer()
+    os.environ["RMQHA_FORKS"] = "1"
 
 
 _known: dict[str, Any] = {}

@@ -14,14 +14,17 @@ import socket
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import IO, Any
 
 MAX_REQUEST_BYTES = 1 << 17
 POLL_SECONDS = 0.01
+PLUGINS = ("rmqha.tap", "rmqha.namesrv_tap")
+"""What twistd imports by these names, too."""
 EVENT = "rmqha.testing.fork"
-"""The audit event of a start, as ``subprocess.Popen`` is one."""
+"""The audit event of a start, as ``subprocess.Popen`` is one: tests/conftest.py knows it."""
 
 
 class ForkedProcess:
@@ -174,9 +177,8 @@ def main() -> None:
     """Import what nodes need, serve, and be a node in each fork."""
     from twisted.scripts import twistd
 
-    import rmqha.namesrv_tap
-    import rmqha.tap  # noqa: F401 - for the forks
-
+    for plugin in PLUGINS:
+        import_module(plugin)
     assert "twisted.internet.reactor" not in sys.modules, "a fork would share its descriptors"
     gc.collect()
     gc.freeze()  # a look for garbage would copy all pages that forks share
