@@ -103,11 +103,11 @@ class ForkServer:
         """The id of the process that has started, if the answer is of one. Raises OSError if the server is gone."""
         if not answer:
             raise ConnectionResetError("the server of forked nodes has ended")
-        told: dict[str, int] = json.loads(answer)
-        if "started" in told:
-            self.ended.pop(told["started"], None)
-            return told["started"]
-        self.ended[told["ended"]] = told["status"]
+        change: dict[str, int] = json.loads(answer)
+        if "started" in change:
+            self.ended.pop(change["started"], None)
+            return change["started"]
+        self.ended[change["ended"]] = change["status"]
         return None
 
 
