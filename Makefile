@@ -44,9 +44,6 @@ FAILOVER := failover.py::test_consumers_go_on_at_our_slave_when_our_sync_master_
 TAKES_OVER := promotion.py::test_our_slave_takes_over_from_a_java_master_which_comes_back_as_a_java_slave
 JAVA_SMOKE := $(addprefix tests/interop/test_,$(OUR_SLAVE) $(JAVA_SLAVE) $(FAILOVER) $(TAKES_OVER) java_clients.py)
 
-# Without its compiled modules Python compiles rmqha anew for each of the hundreds of processes that tests start.
-unexport PYTHONDONTWRITEBYTECODE
-
 .PHONY: $(shell grep -ohE '^[a-z-]+:' $(firstword $(MAKEFILE_LIST)) | tr -d :)
 
 help:

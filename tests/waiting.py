@@ -23,4 +23,4 @@ def wait_until(
         if condition():
             return
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
-        pause_after(began, interval)  # a condition of other processes tells nobody that it has come
+        pause_after(began, interval)

@@ -51,7 +51,7 @@ class ForkedProcess:
         while (status := self.poll()) is None:
             if deadline is not None and time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # as subprocess does: threads share the socket that tells of ends
         return status
 
     def kill(self) -> None:
@@ -70,13 +70,19 @@ class ForkServer:
         self._socket: socket.socket | None = None
 
     def start(self, words: list[str], output: IO[bytes], process_group: int | None = None) -> ForkedProcess:
-        """Run ``twistd`` with these words, without input, in this process's folder and environment. Raises OSError."""
+        """Run ``twistd`` with these words, without input, in this process's folder and environment.
+
+        Raises ValueError if words and environment are longer than MAX_REQUEST_BYTES, OSError.
+        """
         sys.audit(EVENT, words)
         request = {"words": words, "folder": str(Path.cwd()), "environment": dict(os.environ), "group": process_group}
+        content = json.dumps(request).encode()
+        if len(content) > MAX_REQUEST_BYTES:
+            raise ValueError(f"words and environment have {len(content)} bytes: more than {MAX_REQUEST_BYTES}")
         with self._lock, open(os.devnull, "rb") as nothing:
             server = self._connect()
             streams = [nothing.fileno(), output.fileno(), output.fileno()]
-            socket.send_fds(server, [json.dumps(request).encode()], streams)
+            socket.send_fds(server, [content], streams)
             while (pid := self._note(server.recv(MAX_REQUEST_BYTES))) is None:
                 pass
             return ForkedProcess(self, pid, words)
@@ -111,18 +117,18 @@ class ForkServer:
         return None
 
 
-def serve(server: socket.socket) -> dict[str, Any]:
-    """Start a process for each request. Returns the request in the process that is to do it; the server never returns.
+def serve(server: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Start a process for each request. Returns only in such a process: the request, and its three streams.
 
     The server ends when its client does.
     """
     ends, wakeup = socket.socketpair()
-    for each in (ends, wakeup):
-        each.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.set_wakeup_fd(wakeup.fileno())
-    with selectors.DefaultSelector() as selector:
+    with server, ends, wakeup, selectors.DefaultSelector() as selector:
+        for each in (ends, wakeup):
+            each.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.set_wakeup_fd(wakeup.fileno())
         selector.register(server, selectors.EVENT_READ)
         selector.register(ends, selectors.EVENT_READ)
         while True:
@@ -141,10 +147,7 @@ def serve(server: socket.socket) -> dict[str, Any]:
                     server.send(json.dumps({"started": pid}).encode())
                     continue
                 signal.set_wakeup_fd(-1)
-                for each in (ends, wakeup):
-                    each.close()
-                _become(request, streams)
-                return request
+                return request, streams
 
 
 def _tell_ends(server: socket.socket) -> None:
@@ -182,7 +185,7 @@ def main() -> None:
     assert "twisted.internet.reactor" not in sys.modules, "a fork would share its descriptors"
     gc.collect()
     gc.freeze()  # a look for garbage would copy all pages that forks share
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    _become(*serve(socket.socket(fileno=int(sys.argv[1]))))
     sys.exit(twistd.run())
 
 

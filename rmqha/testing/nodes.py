@@ -30,7 +30,8 @@ def pause_after(began: float, interval: float = POLL_SECONDS) -> None:
 
     So who looks into a long log takes no more than a quarter of a processor, which the node needs to get on.
     """
-    time.sleep(max(interval, min(POLL_MOST_SECONDS, 3 * (time.monotonic() - began))))
+    pause = max(interval, min(POLL_MOST_SECONDS, 3 * (time.monotonic() - began)))
+    time.sleep(pause)  # a node in another process tells of itself in its log and its files only
 
 
 def logged_events(path: Path, event: Event | None = None, start: int = 0, /, **fields: Any) -> list[dict[str, Any]]:

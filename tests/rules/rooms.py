@@ -17,6 +17,7 @@ Imports = Mapping[str, Set[str]]
 
 
 @cache
+@cache
 def modules_of(package: str) -> Imports:
     """The imports between all modules of a package, those inside functions too."""
     graph = grimp.build_graph(package, cache_dir=None)

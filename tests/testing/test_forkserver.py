@@ -65,6 +65,15 @@ def test_ends_are_told_by_status_and_by_signal(server: ForkServer, recipe: Path)
     killed.kill()  # nothing of another process
 
 
+def test_an_environment_that_is_too_large_is_refused(
+    server: ForkServer, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHADE", "x" * 100_000)
+    monkeypatch.setenv("SHADE_TOO", "x" * 100_000)
+    with (recipe / "log").open("wb") as log, pytest.raises(ValueError, match="more than"):
+        server.start(["--version"], log)
+
+
 def test_a_server_that_has_ended_is_an_error(recipe: Path) -> None:
     server = ForkServer()
     with (recipe / "log").open("wb") as log:
