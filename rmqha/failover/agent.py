@@ -253,7 +253,8 @@ class FailoverAgent(Service):
                 if self.running:
                     await self._sleep(wait)
         except NodeFailed as error:  # the node ends
-            self._tell_problem(str(error))
+            if self.running:
+                self._tell_problem(str(error))
             self._end_leadership(str(error))
 
     async def _begin(self, known: Known) -> bool:
@@ -728,11 +729,11 @@ class FailoverAgent(Service):
         return view.leader == leader
 
     async def _give_back(self, leader: Leader, before: Status, error: Exception) -> None:
-        """Let another one lead at once: we have taken the lead, and our disk refuses what has to be written first.
+        """Let another one lead at once: we have taken the lead, and our store could not be made a master's.
 
         ``before`` is how far the log of the leader before us was.
         """
-        self._end_leadership(f"its disk refuses what a new leader writes first: {error}")
+        self._end_leadership(f"its store could not be made a master's: {error}")
         self._promised_until = max(self._promised_until, self._now() + self._keeper.ttl)
         status = replace(before, is_released=True, is_full=isinstance(error, DiskFull))
         key = self._prefix + LEADER
@@ -777,7 +778,8 @@ class FailoverAgent(Service):
                 )
                 self._wake()
                 return
-        self._end_leadership("the lease ended before the store was a master's")
+        why = "the lease ended" if self.running else "the node stops"
+        self._end_leadership(f"{why} before the store was a master's")
 
     # Leading
 

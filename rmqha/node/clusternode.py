@@ -46,6 +46,7 @@ from rmqha.store.epochs import forget_promotion, read_epochs
 from rmqha.store.errors import StoreError, is_disk_full, with_advice
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.offline.promote import NotPromotable, Reason, check_disk
+from rmqha.store.opening import OpeningStopped
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LEAVE_SECONDS = 20.0
@@ -320,9 +321,16 @@ class ClusterNode(Node):
         plan = self._plan.as_master(BrokerRole.SYNC_MASTER)
         plan = replace(plan, member=Membership(self._promise, self._cluster_facts, leadership.epoch, leadership))
         self._enter(Phase.CHANGING)
+        waiting: Deferred[int] = Deferred()  # who cancels it ends the wait, not the change
+        Deferred.fromCoroutine(self._become_leader(plan, leadership, cause)).chainDeferred(waiting)
+        return await waiting
+
+    async def _become_leader(self, plan: NodePlan, leadership: Leadership, cause: str) -> int:
         changed = self._working = Deferred()
         try:
             promotion = await self._reopen_as_master(plan, self.open_node.state(), Reason(cause, leadership.epoch))
+        except OpeningStopped as error:
+            raise NodeFailed(f"{error}: it is still a slave's") from error
         except Exception as error:  # of any kind: a node that is half promoted must not go on
             self.stop_with(ExitCode.IO_ERROR, f"the promotion failed: {error}")
             raise NodeFailed(f"the promotion failed: {error}") from error

@@ -400,18 +400,23 @@ class Node(ProcessService):
         return {**promotion_as_json(promotion), "nameServers": names, "foundByNobody": plan.is_found_by_nobody}
 
     async def _become_master(self, plan: NodePlan, before: NodeState) -> Promotion:
-        """Stop being a slave, promote the store, and go on as its master. Raises StoreError, OSError.
+        """Stop being a slave, promote the store, and go on as its master. Raises OrderRefused, StoreError, OSError.
 
         After a failure the node ends. The disk then has a slave's store, or a promoted one.
         """
         try:
             return await self._reopen_as_master(plan, before)
+        except OpeningStopped as error:
+            raise OrderRefused(ExitCode.IN_USE, f"{error}: it is still a slave's") from error
         except Exception as error:  # of any kind: a node that is half promoted must not go on
             self.stop_with(ExitCode.IO_ERROR, f"the promotion failed: {error}")
             raise
 
     async def _reopen_as_master(self, plan: NodePlan, before: NodeState, reason: Reason = PROMOTED) -> Promotion:
-        """Stop the services, promote the store, and start those of a master. Raises StoreError, OSError."""
+        """Stop the services, promote the store, and start those of a master, unless the node stops meanwhile.
+
+        Raises OpeningStopped if it stops before the store is promoted, StoreError, OSError.
+        """
         role = plan.settings.broker_role
         self._log.warn(
             "promoted to {role}: this node stops following its master", event=Event.PROMOTION_STARTED, role=role.value
@@ -429,7 +434,8 @@ class Node(ProcessService):
         if promotion.popped.count:
             words = popped_in_words(promotion.popped.as_json())
             self._log.warn("{words}", event=Event.POPPED_ABANDONED, words=words, count=promotion.popped.count)
-            self.open_node.promotion_warning = words
+            if self._open_node is not None:
+                self._open_node.promotion_warning = words
         if promotion.restarts:
             self._log.warn(
                 "{words}",

@@ -10,23 +10,26 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
 
-from twisted.internet.defer import Deferred, execute
+from twisted.internet.defer import CancelledError, Deferred, execute
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.failover.knownfile import read_known
 from rmqha.failover.member import DiskFull, Known, NodeFailed
+from rmqha.ha.master.leadership import Leadership
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.node import clusternode
+from rmqha.node import clusternode, node
 from rmqha.node.clusternode import ClusterNode
 from rmqha.node.node import Phase
+from rmqha.node.plan import NodePlan
 from rmqha.ops.control import OrderRefused
 from rmqha.settings.settings import BrokerRole, make_settings
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import MessageStore
-from rmqha.store.offline.promote import MIN_FREE_BYTES, Reason
+from rmqha.store.offline.promote import MIN_FREE_BYTES
+from rmqha.store.opening import OpeningStopped
 from rmqha.store.popinflight import PopInFlight
 from tests.fixtures import new_folder
 
@@ -137,34 +140,89 @@ class OrderTests(SynchronousTestCase):
         self.assertIn("rmqha cluster switchover", str(refused.value))
 
 
+HELD = PopInFlight(Counter({("GA", "TA"): 20}))
+"""POP consumers have these messages."""
+
+
+class PromotedNode(DiskNode):
+    """Its store was a slave's, and ``reopened`` tells what its promotion ends with."""
+
+    def __init__(self, store: Path) -> None:
+        super().__init__(store)
+        self.reopened: Deferred[Any] = Deferred()
+        settings = make_settings({"storePathRootDir": str(store), "brokerRole": "SLAVE"})
+        self._plan = NodePlan(settings)
+        services = SimpleNamespace(disownServiceParent=lambda: None)
+        self._open_node = cast(Any, SimpleNamespace(services=services, store=None, state=lambda: None))
+        self._machine = cast(Any, None)
+        self._phase, self._working, self._is_leaving = Phase.RUNNING, None, False
+
+    def facts(self) -> Any:
+        """Nobody asks for them."""
+
+    def _cluster_facts(self, changes: int) -> dict[str, Any]:
+        return {}
+
+    async def _run(self, store: Any) -> None:
+        if self._is_leaving:
+            self._open_node = None
+
+
+def promotion(**parts: Any) -> Any:
+    """What is told of a promotion, without what it has left open."""
+    return SimpleNamespace(**{"popped": PopInFlight(Counter()), "epoch": 3, "end": 100, "restarts": (), **parts})
+
+
+class StopDuringPromotionTests(SynchronousTestCase):
+    """A node that is told to stop while it becomes a master has no trouble: it ends with status 0."""
+
+    def setUp(self) -> None:
+        self.node = PromotedNode(new_folder(self))
+        self.patch(node, "reopen_as_master", lambda *_: self.node.reopened)
+        self.leadership = Leadership(3, lambda: 0.0, 10.0)
+
+    def test_before_the_store_is_promoted(self) -> None:
+        leading = Deferred.fromCoroutine(self.node.lead(self.leadership, "failover"))
+        self.node._is_leaving = True
+        self.node.reopened.errback(OpeningStopped("the node stops"))
+        self.assertIn("still a slave", str(self.failureResultOf(leading, NodeFailed).value))
+        self.assertEqual(self.node.ended, [])
+
+    def test_after_the_store_was_promoted(self) -> None:
+        leading = Deferred.fromCoroutine(self.node.lead(self.leadership, "failover"))
+        self.node._is_leaving = True
+        self.node.reopened.callback((None, promotion(popped=HELD)))
+        self.assertEqual((self.successResultOf(leading), self.node.ended), (100, []))
+
+    def test_who_waits_no_longer_does_not_end_the_change(self) -> None:
+        leading = Deferred.fromCoroutine(self.node.lead(self.leadership, "failover"))
+        leading.cancel()
+        self.failureResultOf(leading, CancelledError)
+        working = self.node._working
+        assert working is not None
+        self.assertNoResult(working)
+        self.node.reopened.callback((None, promotion()))
+        self.successResultOf(working)
+        self.assertEqual((self.node._log_epoch, self.node.ended), (3, []))
+
+    def test_an_order_to_promote_is_refused(self) -> None:
+        plan = self.node._plan.as_master(BrokerRole.SYNC_MASTER)
+        promoting = Deferred.fromCoroutine(self.node._become_master(plan, cast(Any, None)))
+        self.node.reopened.errback(OpeningStopped("the node stops"))
+        self.assertIn("still a slave", str(self.failureResultOf(promoting, OrderRefused).value))
+        self.assertEqual(self.node.ended, [])
+
+
 class NewLeaderTests(SynchronousTestCase):
     def test_a_new_leader_says_what_its_promotion_has_left_open(self) -> None:
         """Which messages POP consumers hold, and which topics a Java master may have deleted."""
-        popped = PopInFlight(Counter({("GA", "TA"): 20}))
-        promotion = SimpleNamespace(popped=popped, epoch=3, end=100, restarts=("TB", "TC"))
-        plan = SimpleNamespace(settings=SimpleNamespace(broker_role=BrokerRole.SYNC_MASTER))
-        opened = SimpleNamespace(services=SimpleNamespace(disownServiceParent=lambda: None), store=None)
-        node = DiskNode(new_folder(self))
-        node._open_node = cast(Any, opened)
-
-        async def reopened(*_: object) -> tuple[None, Any]:
-            return None, promotion
-
-        async def run(_: object) -> None:
-            pass
-
-        node._machine = cast(Any, None)
-        with (
-            mock.patch("rmqha.node.node.reopen_as_master", reopened),
-            mock.patch.object(node, "_run", run),
-            capturedLogs() as events,
-        ):
-            leading = Deferred.fromCoroutine(
-                node._reopen_as_master(cast(Any, plan), cast(Any, None), Reason("failover", 3))
-            )
-            self.successResultOf(leading)
+        promoted = PromotedNode(new_folder(self))
+        promoted.reopened.callback((None, promotion(popped=HELD, restarts=("TB", "TC"))))
+        self.patch(node, "reopen_as_master", lambda *_: promoted.reopened)
+        with capturedLogs() as events:
+            self.successResultOf(Deferred.fromCoroutine(promoted.lead(Leadership(3, lambda: 0.0, 10.0), "failover")))
         told = [event for event in events if event.get("event") is Event.POPPED_ABANDONED]
         self.assertEqual([event["count"] for event in told], [20])
-        self.assertIn("20 of TA by GA", node.open_node.promotion_warning)
+        self.assertIn("20 of TA by GA", promoted.open_node.promotion_warning)
         told = [event for event in events if event.get("event") is Event.DELETIONS_NEVER_TOLD]
         self.assertEqual([event["topics"] for event in told], [["TB", "TC"]])
