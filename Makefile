@@ -22,10 +22,11 @@ IN_ONE_PIECE := $(MAKE) --no-print-directory --output-sync=target
 
 # How much is tried. `make test` gives these to the tests; `make proofs` goes on for so many seconds.
 FEW_EXAMPLES := RMQHA_EXAMPLES=quick
-SIZES := $(FEW_EXAMPLES) RMQHA_SIM_SEEDS=0..199 RMQHA_FAILOVER_SEEDS=0..99 RMQHA_CLUSTER_SEEDS=0..199 RMQHA_STORE_CASES=300
-CLUSTER_SEEDS ?= 200..
+SIZES := $(FEW_EXAMPLES) RMQHA_SIM_SEEDS=0..99 RMQHA_FAILOVER_SEEDS=0..59 RMQHA_CLUSTER_SEEDS=0..99 RMQHA_STORE_CASES=300
+CLUSTER_SEEDS ?= 100..
+FAILOVER_SEEDS ?= 60..499
 SIM_SECONDS ?= 300
-SIM_SEEDS ?= 200..
+SIM_SEEDS ?= 100..
 FUZZ_SECONDS ?= 120
 STORES_SECONDS ?= 300
 CHAOS_RESULTS ?= benchmarks/results/chaos.jsonl
@@ -118,7 +119,8 @@ trial: $(READY)  ## all unit tests under trial, with branch coverage
 	$(FEW_EXAMPLES) $(BIN)/coverage run -m twisted.trial --temp-directory=.cache/trial --reporter=summary tests
 	$(BIN)/coverage report
 
-sim-proof: $(READY)  ## the simulator for SIM_SECONDS, with SIM_SEEDS, and as long with automatic failover
+sim-proof: $(READY)  ## the simulator for SIM_SECONDS, with SIM_SEEDS, as long with automatic failover, and with FAILOVER_SEEDS
+	$(BIN)/python -m rmqha.testing.sim --story failover --seeds $(FAILOVER_SEEDS) --jobs 2
 	timeout --preserve-status --signal=INT $(SIM_SECONDS) $(BIN)/python -m rmqha.testing.sim --seeds $(SIM_SEEDS) --jobs 2
 	timeout --preserve-status --signal=INT $(SIM_SECONDS) $(BIN)/python -m rmqha.testing.sim --story cluster \
 		--seeds $(CLUSTER_SEEDS) --jobs 2

@@ -1,4 +1,4 @@
-"""The fuzzer as a developer runs it: a process of its own, which no coverage measurement slows down."""
+"""The fuzzer as a developer runs it. What reads millions of bytes is a process of its own, out of coverage's sight."""
 
 import os
 import subprocess
@@ -7,28 +7,41 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.__main__ import FOUND, TOO_FEW
+from tests.fuzz import __main__ as fuzz
+from tests.fuzz import planted
 from tests.fuzz.engine import TARGETS
+from tests.fuzz.target import Broken
 
 ROOT = Path(__file__).parents[2]
 BYTES_WANTED = 1.2e7
 """Of which 1e7 for the HA channel and records, by the targets' weights. ``make proofs`` tries ten times as many."""
 SECONDS_AT_MOST = 2400.0
 """Far more than the proof takes (about 30 s), for machines that are slow and busy."""
-GUIDED_RUNS = 5000
 
-PLANTED = """
-import pytest
-from tests.fuzz import planted
-planted.accept_an_offset_of_minus_one(pytest.MonkeyPatch())
+GUIDED = """
+import os, sys
+from pathlib import Path
+from tests.fuzz import guided
+folder, runs, *names = sys.argv[1:]
+guided.instrument()
+for name in names:
+    corpus = Path(folder) / name
+    corpus.mkdir()
+    print("==", name, flush=True)
+    if not os.fork():
+        guided.main(name, [f"-runs={runs}", f"-artifact_prefix={folder}/", str(corpus)])
+    _, status = os.wait()
+    if status:
+        sys.exit(f"{name} ended with {status}")
 """
-PLANTED_RUN = PLANTED + "import sys, tests.fuzz.__main__ as fuzz; sys.exit(fuzz.main(sys.argv[1:]))"
-PLANTED_GUIDED = f"""
-import sys, atheris
+"""One process imports for all targets, since that takes as long as two thousand runs."""
+PLANTED_GUIDED = """
+import pytest, sys, atheris
 from tests.fuzz import guided
 set_up = atheris.Setup
 def plant_and_set_up(*arguments, **options):
-    exec({PLANTED!r})
+    from tests.fuzz import planted
+    planted.accept_an_offset_of_minus_one(pytest.MonkeyPatch())
     set_up(*arguments, **options)
 atheris.Setup = plant_and_set_up
 guided.main("transfer", sys.argv[1:])
@@ -69,36 +82,35 @@ def test_a_hundred_million_bytes_and_more_break_no_target() -> None:
     check_bytes(10 * BYTES_WANTED)
 
 
-def test_too_few_bytes_in_the_time_there_is_fail() -> None:
-    done = run_python("-m", "tests.fuzz", "--bytes", "1e12", "--seconds", "1", "--seed", "1")
-    assert done.returncode == TOO_FEW, done.stdout
-    assert "of 1000000000000 bytes" in done.stdout
+def test_too_few_bytes_in_the_time_there_is_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz.main(["--bytes", "1e12", "--seconds", "0.2", "--seed", "1"]) == fuzz.TOO_FEW
+    assert "of 1000000000000 bytes" in capsys.readouterr().out
 
 
-def test_a_finding_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
-    done = run_python("-c", PLANTED_RUN, "--target", "transfer", "--seed", "3", "--findings", str(tmp_path))
-    assert done.returncode == FOUND, done.stdout
-    (kept,) = tmp_path.iterdir()
-    replay = ["--target", "transfer", "--replay", str(kept)]
-    assert "seed 3" in done.stdout
-    assert " ".join(replay) in done.stdout
-    again = run_python("-c", PLANTED_RUN, *replay)
-    assert again.returncode != 0, "the bug is still there"
-    assert "Broken" in again.stdout
+def test_a_finding_is_kept_and_can_be_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        planted.accept_an_offset_of_minus_one(patch)
+        assert fuzz.main(["--target", "transfer", "--seed", "3", "--findings", str(tmp_path)]) == fuzz.FOUND
+        (kept,) = tmp_path.iterdir()
+        replay = ["--target", "transfer", "--replay", str(kept)]
+        printed = capsys.readouterr().out
+        assert "seed 3" in printed
+        assert " ".join(replay) in printed
+        with pytest.raises(Broken):
+            fuzz.main(replay)
     sound = run_python("-m", "tests.fuzz", *replay)
     assert (sound.returncode, sound.stdout) == (0, f"transfer holds for {kept}\n")
 
 
-@pytest.mark.parametrize("name", TARGETS)
-def test_coverage_leads_to_no_input_that_breaks_a_target(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [2000, pytest.param(20_000, marks=pytest.mark.proof)])
+def test_coverage_leads_to_no_input_that_breaks_a_target(runs: int, tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris is there for CPython on Linux on x86-64 only")
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    options = (f"-runs={GUIDED_RUNS}", f"-artifact_prefix={tmp_path}/", str(corpus))
-    done = run_python("-m", "tests.fuzz.guided", name, *options)
+    done = run_python("-c", GUIDED, str(tmp_path), str(runs), *TARGETS)
     assert done.returncode == 0, done.stdout
-    assert " cov: " in done.stdout
-    assert f"Done {GUIDED_RUNS} runs" in done.stdout
+    for name, told in zip(TARGETS, done.stdout.split("== ")[1:], strict=True):
+        assert told.startswith(f"{name}\n")
+        assert " cov: " in told
+        assert f"Done {runs} runs" in told
 
 
 def test_coverage_leads_to_a_planted_bug(tmp_path: Path) -> None:
