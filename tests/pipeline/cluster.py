@@ -16,12 +16,12 @@ import pyspark
 from rmqha.testing.nodes import free_port
 from tests.chaos.java import OUTSIDE_HOST, Network
 from tests.chaos.parts import Running
+from tests.pipeline.processes import FAST_JVM
 from tests.waiting import wait_until
 
 SPARK_CLASS = Path(sys.executable).with_name("spark-class")
 MASTER, WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 EXECUTOR = b"CoarseGrainedExecutorBackend"
-FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PATIENCE_SECONDS = 600.0
 
 

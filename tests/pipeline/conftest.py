@@ -14,6 +14,8 @@ from rmqha.pipeline.session import JavaError, find_java, session
 from tests.needs import need
 from tests.pipeline.lake import make_store
 from tests.pipeline.nodes import Cluster
+from tests.pipeline.processes import FAST_JVM
+from tests.pipeline.sparkpython import python_for_spark
 from tests.pipeline.tables import with_package
 
 if TYPE_CHECKING:
@@ -59,22 +61,23 @@ def lake(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session of two threads, whose tables and scratch files are pytest's to remove."""
+    """A session of two threads, whose Pythons are forks, and whose tables and scratch files are pytest's to remove."""
     folder: Path = tmp_path_factory.mktemp("spark")
-    running = session(
-        "local[2]",
-        {
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.local.dir": str(folder / "local"),
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        },
-    )
-    running.sparkContext.setLogLevel("OFF")
-    yield running
-    running.stop()
+    conf = {
+        "spark.driver.extraJavaOptions": FAST_JVM,
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    with python_for_spark(folder) as python:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("PYSPARK_PYTHON", str(python))
+            running = session("local[2]", conf)
+        running.sparkContext.setLogLevel("OFF")
+        yield running
+        running.stop()
 
 
 @pytest.fixture

@@ -18,7 +18,13 @@ from tests.freezing import freeze, thaw
 from tests.waiting import wait_until
 
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "stream_into_parquet.py"
+FAST_JVM: Final = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""For a JVM that soon ends: it compiles quickly rather than well, and takes Spark's classes as they are."""
 POLL_SECONDS: Final = 0.005
+WORKER: Final = "pyspark.worker"
+"""A word of the command that starts one, or the name of a fork that serves as one (``sparkpython``)."""
 STEPS: Final = 200
 """Of workers, between two looks at which there are."""
 WAIT_SECONDS: Final = 900.0
@@ -65,11 +71,14 @@ def descendants(pid: int) -> list[int]:
     return found + [one for child in found for one in descendants(child)]
 
 
+def _is_worker(pid: int) -> bool:
+    process = Path(f"/proc/{pid}")
+    return WORKER in [*_text_of(process / "cmdline").split("\0"), _text_of(process / "comm").strip()]
+
+
 def spark_workers(pid: int) -> list[int]:
     """The Python processes below this one that run Spark's tasks, and what forks them."""
-    return [
-        child for child in descendants(pid) if "pyspark.worker" in _text_of(Path(f"/proc/{child}/cmdline")).split("\0")
-    ]
+    return [child for child in descendants(pid) if _is_worker(child)]
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
@@ -102,7 +111,7 @@ class StreamProcess:
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
         conf = {
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": FAST_JVM,
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.local.dir": str(work / "spark"),

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures import expected, facts, unpacked
-from tests.pipeline.cluster import FAST_JVM, PATIENCE_SECONDS, Host, SparkCluster, namespaces, one_machine
+from tests.pipeline.cluster import PATIENCE_SECONDS, Host, SparkCluster, namespaces, one_machine
 from tests.pipeline.lake import archived_offsets
+from tests.pipeline.processes import FAST_JVM
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.story]

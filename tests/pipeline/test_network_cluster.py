@@ -24,9 +24,10 @@ from tests.interop import conftest as interop
 from tests.interop.conftest import MasterFactory, SlaveFactory
 from tests.interop.rocketmq import Broker, Driver, NameServer, commit_log_segments
 from tests.pipeline import clusterreader
-from tests.pipeline.cluster import FAST_JVM, PATIENCE_SECONDS, Host, SparkCluster, namespaces, one_machine
+from tests.pipeline.cluster import PATIENCE_SECONDS, Host, SparkCluster, namespaces, one_machine
 from tests.pipeline.clusterreader import BATCH, STREAM
 from tests.pipeline.nodes import nodes_of
+from tests.pipeline.processes import FAST_JVM
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.process, pytest.mark.story]

@@ -13,9 +13,9 @@ import pytest
 import rmqha.pipeline.__main__ as entry
 from rmqha.testing.records import write_log
 from tests.fixtures import expected, facts, max_offset, unpacked
+from tests.pipeline.processes import FAST_JVM
 
 SUBMIT = Path(sys.executable).with_name("spark-submit")
-FAST_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TIMEOUT_SECONDS = 1800.0
 """Several JVMs that start at once take minutes on a busy machine."""
 
