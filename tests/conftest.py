@@ -145,7 +145,7 @@ def mktemp_outside_of_the_checkout(
 def pytest_configure() -> None:
     """Let SIGINT be what it usually is: a run in the background ignores it, and so would the processes of the tests.
 
-    Nodes are forks, which start in a tenth of the time. What users type, and what tests start by themselves, is twistd.
+    Nodes, proxies and commands are forks, which start in a tenth of the time. What tests start by themselves is not.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _synctest._setWarningRegistryToNone = _forget_warnings

@@ -5,7 +5,7 @@ In reading order:
 - ``memory``: a commit log without a disk.
 - ``archive``: unpacks archives of stores.
 - ``records``: makes logs for tests and benchmarks.
-- ``forkserver``: starts nodes as forks of a process that has imported what they need.
+- ``forkserver``: starts nodes and commands as forks of a process that has imported what they need.
 - ``nodes``: runs nodes as processes.
 - ``putnode``: a master that puts messages on command.
 - ``proxy``: a TCP proxy that stages network faults.

@@ -1,38 +1,45 @@
-"""Starts nodes as forks of a process that has imported what they need, so that a start takes a tenth of the time.
+"""Starts our programs as forks of a process that has imported what they need: a start takes a tenth of the time.
 
 ``ForkServer`` starts that process, ``python -m rmqha.testing.forkserver FD``, and talks to it over a socket: a
 datagram with the words of a command and its three streams asks for a process, and each answer tells of one that has
-started or ended. The reactor is not among what is imported: each node installs its own.
+started or ended. The reactor is not among what is imported: each process installs its own.
 """
 
 import gc
 import json
 import os
+import runpy
 import selectors
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any
+from typing import IO, Any, Final
 
 MAX_REQUEST_BYTES = 1 << 17
 POLL_SECONDS = 0.01
-PLUGINS = ("rmqha.tap", "rmqha.namesrv_tap")
-"""What twistd imports by these names, too."""
+IMPORTED = ("twisted.scripts.twistd", "rmqha.tap", "rmqha.namesrv_tap")
+"""And the module of each command."""
+OF_PYTHON = ("PYTHON", "LANG", "LC_", "COVERAGE")
+"""So begin the variables that decide how Python starts: a fork has started already."""
 EVENT = "rmqha.testing.fork"
 """The audit event of a start, as ``subprocess.Popen`` is one: tests/conftest.py knows it."""
 
 
 class ForkedProcess:
-    """A process that the server has started, with the part of ``subprocess.Popen`` that nodes need."""
+    """A process that the server has started, with the part of ``subprocess.Popen`` that its users need."""
 
-    def __init__(self, server: "ForkServer", pid: int, words: list[str]) -> None:
+    def __init__(self, server: "ForkServer", pid: int, words: Sequence[str]) -> None:
         self.pid = pid
         self.args = words
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[bytes] | None = None
         self._server = server
 
     @property
@@ -59,6 +66,15 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
+    def __enter__(self) -> "ForkedProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self.stdout, self.stdin):
+            if stream is not None:
+                stream.close()
+        self.wait()
+
 
 class ForkServer:
     """Starts the server with the first process. Threads may share it. Its processes outlive it."""
@@ -68,21 +84,29 @@ class ForkServer:
         """The exit statuses of ended processes by id. An id may come again: each start forgets it."""
         self._lock = Lock()
         self._socket: socket.socket | None = None
+        self._of_python: dict[str, str] = {}
 
-    def start(self, words: list[str], output: IO[bytes], process_group: int | None = None) -> ForkedProcess:
-        """Run ``twistd`` with these words, without input, in this process's folder and environment.
+    def start(
+        self, words: Sequence[str], streams: Sequence[IO[bytes]], process_group: int | None = None
+    ) -> ForkedProcess:
+        """Run ``python`` with these words, in this process's folder and environment.
 
-        Raises ValueError if words and environment are longer than MAX_REQUEST_BYTES, OSError.
+        A script's path comes first, or ``-m`` and a module. ``streams`` are its standard input, output and errors. Its
+        umask and limits are those of the server.
+
+        Raises ValueError if words and environment are longer than MAX_REQUEST_BYTES, or if a variable that decides how
+        Python starts is not as it was when the server started; OSError.
         """
         sys.audit(EVENT, words)
         request = {"words": words, "folder": str(Path.cwd()), "environment": dict(os.environ), "group": process_group}
         content = json.dumps(request).encode()
         if len(content) > MAX_REQUEST_BYTES:
             raise ValueError(f"words and environment have {len(content)} bytes: more than {MAX_REQUEST_BYTES}")
-        with self._lock, open(os.devnull, "rb") as nothing:
+        with self._lock:
             server = self._connect()
-            streams = [nothing.fileno(), output.fileno(), output.fileno()]
-            socket.send_fds(server, [content], streams)
+            if _of_python() != self._of_python:
+                raise ValueError(f"no fork gets {_of_python()}: the server started with {self._of_python}")
+            socket.send_fds(server, [content], [stream.fileno() for stream in streams])
             while (pid := self._note(server.recv(MAX_REQUEST_BYTES))) is None:
                 pass
             return ForkedProcess(self, pid, words)
@@ -103,18 +127,44 @@ class ForkServer:
             with other:
                 command = [sys.executable, "-P", "-m", __name__, str(other.fileno())]
                 subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+            self._of_python = _of_python()
         return self._socket
 
     def _note(self, answer: bytes) -> int | None:
         """The id of the process that has started, if the answer is of one. Raises OSError if the server is gone."""
         if not answer:
-            raise ConnectionResetError("the server of forked nodes has ended")
+            raise ConnectionResetError("the server of forks has ended")
         change: dict[str, int] = json.loads(answer)
         if "started" in change:
             self.ended.pop(change["started"], None)
             return change["started"]
         self.ended[change["ended"]] = change["status"]
         return None
+
+
+SERVER: Final = ForkServer() if "RMQHA_FORKS" in os.environ else None
+"""What starts nodes, proxies and the tests' commands, if the environment asks for forks."""
+
+
+def start_with_pipes(
+    module: str, options: Sequence[str], errors: IO[bytes], prefix: Sequence[str] = ()
+) -> subprocess.Popen[bytes] | ForkedProcess:
+    """Run a module with pipes as its standard input and output: as a fork, if SERVER is there and there is no prefix.
+
+    Raises ValueError, OSError.
+    """
+    if SERVER is None or prefix:
+        words, pipe = [*prefix, sys.executable, "-m", module, *options], subprocess.PIPE
+        return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errors)
+    (its_input, ours), (theirs, its_output) = os.pipe(), os.pipe()
+    with open(its_input, "rb") as stdin, open(its_output, "wb") as stdout:
+        process = SERVER.start(["-m", module, *options], (stdin, stdout, errors))
+    process.stdin, process.stdout = os.fdopen(ours, "wb"), os.fdopen(theirs, "rb")
+    return process
+
+
+def _of_python() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(OF_PYTHON)}
 
 
 def serve(server: socket.socket) -> tuple[dict[str, Any], list[int]]:
@@ -173,20 +223,34 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    sys.argv = ["twistd", *request["words"]]
+    assert isinstance(sys.stdout, TextIOWrapper), "it is the interpreter's"
+    sys.stdout.reconfigure(line_buffering=os.isatty(1) and not sys.stdout.write_through)
+
+
+def _run(words: list[str]) -> None:
+    """Do what ``python`` does with these words."""
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path.insert(0, str(Path(words[0]).parent))
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def main() -> None:
-    """Import what nodes need, serve, and be a node in each fork."""
-    from twisted.scripts import twistd
+    """Import what programs need, serve, and be a program in each fork."""
+    from rmqha.cli import MODULES
 
-    for plugin in PLUGINS:
-        import_module(plugin)
+    for name in (*IMPORTED, *(f"rmqha.cli.{each}" for each in MODULES.values())):
+        import_module(name)
     assert "twisted.internet.reactor" not in sys.modules, "a fork would share its descriptors"
     gc.collect()
     gc.freeze()  # a look for garbage would copy all pages that forks share
-    _become(*serve(socket.socket(fileno=int(sys.argv[1]))))
-    sys.exit(twistd.run())
+    request, streams = serve(socket.socket(fileno=int(sys.argv[1])))
+    _become(request, streams)
+    _run(request["words"])
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmqha.net.endpoints import make_endpoint
+from rmqha.testing.forkserver import ForkedProcess, start_with_pipes
 from rmqha.wire.transfer import ReportDecoder
 
 LOCALHOST = "127.0.0.1"
@@ -610,17 +611,14 @@ class FaultProxy:
     def __init__(self, target: str, listen: str = f"{LOCALHOST}:0", seed: int = 0) -> None:
         self._arguments = [f"--target={target}", f"--listen={listen}", f"--seed={seed}"]
         self._host = listen.rpartition(":")[0]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._unread = b""
         self._port = 0
 
     def start(self) -> "FaultProxy":
         """Start the proxy. It listens when this returns. Raises ProxyError."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rmqha.testing.proxy", *self._arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        with open(2, "wb", closefd=False) as errors:
+            self._process = start_with_pipes("rmqha.testing.proxy", self._arguments, errors)
         self._port = Facts(**self._answer()).port
         return self
 

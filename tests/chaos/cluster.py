@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,12 +18,12 @@ from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from rmqha.testing.proxy import FaultProxy
 from rmqha.testing.witness import WitnessNode
 from tests.chaos.parts import Coordinator, Running, leader_of, mount, the_leader, wait_for_leader, wait_until_whole
+from tests.commands import rmqha
 from tests.failover.cluster import TRIES
 from tests.faults.pairs import shim
 from tests.freezing import freeze, thaw
 from tests.interop.rocketmq import V5, NameServer
 
-RMQHA: Final = str(Path(sys.executable).with_name("rmqha"))
 CLUSTER, BROKER = "ChaosCluster", "broker-chaos"
 LOCALHOST: Final = "127.0.0.1"
 ETCD_MEMBERS: Final = 3
@@ -64,8 +62,7 @@ def make_name_server(work: Path, kind: str) -> AnyNameServer:
 
 def compare(one: Path, other: Path) -> list[str]:
     """What ``rmqha verify`` has against two stores: it checks both, and their logs must be equal."""
-    command = [RMQHA, "verify", str(one), f"--against={other}", "--exact", *SMALL_FILES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = rmqha("verify", one, f"--against={other}", "--exact", *SMALL_FILES)
     return [f"{one.name} and {other.name} differ: {done.stdout} {done.stderr}"] if done.returncode else []
 
 
@@ -310,9 +307,7 @@ class ChaosCluster(Running):
         On a busy machine it may not reach the coordinator in its 2 seconds: then it runs again, unless it ``is_done``.
         """
         for _ in range(TRIES):
-            done = subprocess.run(
-                [RMQHA, "cluster", *words, f"--failover={self.address}"], capture_output=True, text=True, check=False
-            )
+            done = rmqha("cluster", *words, f"--failover={self.address}")
             if done.returncode != ExitCode.CANNOT_CONNECT:
                 break
             if is_done():

@@ -5,7 +5,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -30,10 +29,10 @@ from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import write_log
 from rmqha.wire.record import Record
+from tests.commands import RMQHA, rmqha
 from tests.fixtures import copy_of, expected, expected_clean_extra, max_offset, new_folder, open_files, unpacked
 from tests.waiting import WAIT_SECONDS
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SEGMENT_SIZE = 16384
 LOG_BYTES = 60_000
 BODY_BYTES = 300
@@ -865,7 +864,7 @@ class StatusCheckTests(CommandTestCase):
 
 class StatusOfBrokerTests(SynchronousTestCase):
     def status(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([RMQHA, "status", *arguments], capture_output=True, text=True, timeout=WAIT_SECONDS)
+        return rmqha("status", *arguments)
 
     @pytest.mark.process
     def test_nobody_there_is_status_7(self) -> None:
@@ -921,10 +920,10 @@ class StatusOfBrokerTests(SynchronousTestCase):
                     done.stdout,
                     rf"(?m)^peer +peer 127.0.0.1:\d+  identity 127.0.0.1  state TRANSFER .* ackOffset {end} ",
                 )
-                live = subprocess.run([RMQHA, "verify", slave.store, "--json"], capture_output=True, text=True)
+                live = rmqha("verify", slave.store, "--json")
                 self.assertEqual((live.returncode, json.loads(live.stdout)["live"]), (0, True))
                 self.assertEqual(json.loads(live.stdout)["end"], end)
-                busy = subprocess.run([RMQHA, "recover", slave.store], capture_output=True, text=True)
+                busy = rmqha("recover", slave.store)
                 self.assertEqual(busy.returncode, 9)
                 self.assertRegex(busy.stderr, r"^rmqha: .* is in use by another process: stop it first\n$")
                 done = self.status(str(slave.store), "--json")

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,24 +14,20 @@ from rmqha.kit.events import Event
 from rmqha.kit.times import iso_time
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.wire.record import parse_msg_id
+from tests.commands import RMQHA, rmqha, rmqha_bytes
 from tests.net.tls.authority import Authority
 from tests.waiting import WAIT_SECONDS
 
 pytestmark = pytest.mark.process
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SMALL_FILES = ("--set=mappedFileSizeCommitLog=1048576", "--set=maxHashSlotNum=1000")
 MASTER_OPTIONS = ("--role=async-master", "--port=0", *SMALL_FILES)
 NOBODY = "127.0.0.1:1"
 
 
-def run(*arguments: str, lines: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([RMQHA, *arguments], input=lines, capture_output=True, timeout=WAIT_SECONDS, check=False)
-
-
 def output_of(*arguments: str, lines: bytes = b"") -> bytes:
     """What a command that ends well prints."""
-    done = run(*arguments, lines=lines)
+    done = rmqha_bytes(*arguments, lines=lines)
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout
 
@@ -42,7 +37,7 @@ def objects_of(*arguments: str) -> list[dict[str, Any]]:
 
 
 def assert_complains(status: int, text: str, *arguments: str) -> None:
-    done = run(*arguments)
+    done = rmqha_bytes(*arguments)
     assert done.returncode == status, done
     assert text.encode() in done.stderr
     assert done.stderr.count(b"\n") == 1, done.stderr
@@ -63,7 +58,7 @@ def wait_for_messages(node: TwistdNode, way: str, topic: str, count: int) -> lis
     """The bodies in a topic, sorted, once there are so many: what is sent is to be read a moment later."""
 
     def look() -> list[bytes] | None:
-        bodies = run("pull", topic, way, "--body").stdout.splitlines()
+        bodies = rmqha_bytes("pull", topic, way, "--body").stdout.splitlines()
         return sorted(bodies) if len(bodies) >= count else None
 
     return node.wait_until_found(look, f"{count} messages", WAIT_SECONDS)
@@ -136,7 +131,7 @@ def test_messages_since_a_time_are_read(master: TwistdNode, way: str) -> None:
     since = iso_time(first["storeTimestamp"] + 1)
     assert output_of("pull", "Times", way, f"--from={since}", "--body") == b"second\n"
     assert output_of("pull", "Times", way, "--from=2100-01-01T00:00:00+01:00") == b""
-    assert run("pull", "Times", way, "--from=2026-11-21T01:30").returncode == 2
+    assert rmqha("pull", "Times", way, "--from=2026-11-21T01:30").returncode == 2
 
 
 def test_ctrl_c_while_lines_are_read_is_130(way: str) -> None:
@@ -165,12 +160,12 @@ def test_what_is_wrong_is_one_line_and_a_status(way: str) -> None:
     assert_complains(7, f"{NOBODY} does not answer", "pull", "T", f"--namesrv={NOBODY}")
     assert_complains(2, "no broker carries topic Unknown", "pull", "Unknown", way)
     assert_complains(8, "code 1:", "put", "bad topic!", "x", way)
-    assert run("pull", "T", way, "--from=soon").returncode == 2
+    assert rmqha("pull", "T", way, "--from=soon").returncode == 2
 
 
 def test_a_sync_master_without_a_slave_has_the_message_and_says_that_nobody_else_has(tmp_path: Path) -> None:
     with TwistdNode(tmp_path, ["--role=sync-master", "--port=0", *SMALL_FILES], name="master") as node:
-        done = run("put", "T", "x", f"--broker=127.0.0.1:{node.port('remoting')}")
+        done = rmqha_bytes("put", "T", "x", f"--broker=127.0.0.1:{node.port('remoting')}")
     assert (done.returncode, done.stdout) == (6, b"SLAVE_NOT_AVAILABLE 1\n")
 
 
@@ -194,7 +189,7 @@ def test_messages_of_a_dead_master_are_pulled_from_its_slave(tmp_path: Path) -> 
             master.port("remoting")
             slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
             slave.wait_until_found(
-                lambda: run("put", "T", "first", name_servers).returncode == 0 or None, "a route", WAIT_SECONDS
+                lambda: rmqha("put", "T", "first", name_servers).returncode == 0 or None, "a route", WAIT_SECONDS
             )
             assert output_of("put", "T", name_servers, lines=b"a\nb\nc\n") == b"SEND_OK 3\n"
             topics = slave.store / "config" / "topics.json"

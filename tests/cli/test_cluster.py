@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
@@ -46,8 +45,9 @@ from rmqha.failover.keys import (
     prefix_of,
 )
 from rmqha.testing.etcd import EtcdCluster, etcd_program
-from tests.cli.test_cli import RMQHA, CommandTestCase
+from tests.cli.test_cli import CommandTestCase
 from tests.cli.test_hostile_text import ESCAPED, HOSTILE
+from tests.commands import RMQHA, rmqha
 from tests.failover.clusters import BROKER, CLUSTER, END, LONG_AGO, PREFIX, Keys, member
 from tests.fixtures import new_folder
 from tests.needs import need
@@ -433,8 +433,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 
 
 def run(etcd: EtcdCluster, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [RMQHA, "cluster", *words, f"--failover={etcd.address}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    return rmqha("cluster", *words, f"--failover={etcd.address}")
 
 
 def order_at(etcd: EtcdCluster) -> dict[str, Any] | None:
@@ -505,12 +504,6 @@ def test_ctrl_c_ends_a_question_on_a_terminal(etcd: EtcdCluster, tmp_path: Path)
 
 @pytest.mark.process
 def test_no_coordinator_is_status_7(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "rmqha.cli", "cluster", "list", "--failover=etcd:127.0.0.1:1"],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-    )
+    done = rmqha("cluster", "list", "--failover=etcd:127.0.0.1:1")
     assert done.returncode == 7, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr

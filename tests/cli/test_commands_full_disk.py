@@ -9,7 +9,6 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,11 +19,11 @@ from click.testing import CliRunner
 from rmqha.cli import main
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.testing.records import write_log
+from tests.commands import RMQHA, rmqha
 from tests.node.test_node import small_disk
 from tests.store.logs import write_at
 
 pytestmark = pytest.mark.process
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SEGMENT_SIZE = 65536
 LOG_BYTES = 200_000
 SMALL_FILES = ("--set=maxHashSlotNum=100", "--set=maxIndexNum=200", "--set=mappedFileSizeConsumeQueue=4000")
@@ -82,15 +81,16 @@ COMMANDS = (Case.repair, Case.recover, Case.restore_cut, Case.rebuild)
 
 def command_on(store: Path, command: list[object], limit: int | None = None) -> subprocess.CompletedProcess[str]:
     name, *options = map(str, command)
+    words = [name, str(store), *options]
+    if name == "restore-cut":
+        words = [name, str(store), options[-1], *options[:-1]]
+    if limit is None:
+        return rmqha(*words)
 
     def set_limit() -> None:
-        if limit is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
-    words = [RMQHA, name, str(store), *options]
-    if name == "restore-cut":
-        words = [RMQHA, name, str(store), options[-1], *options[:-1]]
-    return subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=set_limit)
+    return subprocess.run([RMQHA, *words], capture_output=True, text=True, check=False, preexec_fn=set_limit)
 
 
 def log_of(store: Path) -> dict[str, bytes]:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,8 @@ from rmqha.kit.events import Event
 from rmqha.ops.doctor.checks import CHECKS
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from tests.cli.test_cli import CommandTestCase
+from tests.commands import rmqha
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SECONDS = 300
 
 
@@ -82,9 +80,7 @@ class DoctorTests(CommandTestCase):
 
 
 def doctor(*arguments: str) -> tuple[int, Any, str]:
-    done = subprocess.run(
-        [RMQHA, "doctor", *arguments, "--json"], capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    done = rmqha("doctor", *arguments, "--json")
     return done.returncode, findings(done.stdout), done.stdout
 
 

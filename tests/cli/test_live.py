@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from rmqha.ops.top import Row
 from rmqha.testing.nodes import TwistdNode
 from rmqha.testing.records import write_log
 from tests.cli.test_cli import CommandTestCase
+from tests.commands import RMQHA, rmqha_bytes
 from tests.waiting import WAIT_SECONDS
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 NOBODY = "127.0.0.1:1"
 
 
@@ -38,10 +37,6 @@ class PageTests(CommandTestCase):
         self.assertIn("-n needs --watch", self.complaint(2, "status", "a:1", "-n", 1))
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([RMQHA, *arguments], capture_output=True, timeout=WAIT_SECONDS, check=False)
-
-
 def objects(output: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in output.splitlines()]
 
@@ -55,13 +50,13 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.process
 def test_top_once_and_twice(address: str) -> None:
-    done = run("top", address, "--once", "--json")
+    done = rmqha_bytes("top", address, "--once", "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     (row,) = objects(done.stdout)
     assert (row["address"], row["role"], row["state"], row["problem"]) == (address, "ASYNC_MASTER", "SERVING", None)
-    done = run("top", address, "-n2", "--interval=0.1")
+    done = rmqha_bytes("top", address, "-n2", "--interval=0.1")
     assert (done.returncode, done.stdout.count(b"ASYNC_MASTER"), done.stderr) == (0, 2, b"")
-    done = run("top", address, NOBODY, "--once")
+    done = rmqha_bytes("top", address, NOBODY, "--once")
     assert done.returncode == 7
     assert NOBODY.encode() in done.stderr
     assert b"ASYNC_MASTER" in done.stdout
@@ -86,7 +81,7 @@ def test_ctrl_c_ends_it_with_0(address: str, command: list[str]) -> None:
 
 @pytest.mark.process
 def test_a_watch_goes_on_while_nobody_answers() -> None:
-    done = run("status", NOBODY, "--watch=0.1", "-n2", "--json")
+    done = rmqha_bytes("status", NOBODY, "--watch=0.1", "-n2", "--json")
     assert done.returncode == 7
     assert [look["problem"].startswith(f"{NOBODY} does not answer") for look in objects(done.stdout)] == [True, True]
 
@@ -94,7 +89,7 @@ def test_a_watch_goes_on_while_nobody_answers() -> None:
 @pytest.mark.process
 def test_a_status_of_a_store_again_and_again(tmp_path: Path) -> None:
     write_log(tmp_path / "store" / "commitlog", 60_000, 300, 16384, 1)
-    done = run("status", str(tmp_path / "store"), "--watch=0.1", "-n2", "--json")
+    done = rmqha_bytes("status", str(tmp_path / "store"), "--watch=0.1", "-n2", "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     looks = objects(done.stdout)
     assert [look["state"] for look in looks] == ["STOPPED"] * 2

@@ -3,9 +3,7 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +14,10 @@ from rmqha.kit.times import iso_time
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from rmqha.wire.command import RequestCode
 from tests.cli.test_cli import CommandTestCase, flip_bit, records_of
+from tests.commands import RMQHA, rmqha, rmqha_bytes
 from tests.fixtures import copy_of, new_folder
 from tests.interop import requests
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SMALL_FILES = ("--set=mappedFileSizeCommitLog=1048576", "--set=maxHashSlotNum=1000")
 SECONDS = 300
 NOBODY = "127.0.0.1:1"
@@ -175,13 +173,9 @@ class TableTests(CommandTestCase):
         self.assertIn("1234567890  22", table_text(self.COLUMNS, self.ROWS, 80))
 
 
-def run(*arguments: str, lines: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([RMQHA, *arguments], input=lines, capture_output=True, timeout=SECONDS, check=False)
-
-
 def output_of(*arguments: str, lines: bytes = b"") -> bytes:
     """What a command that ends well prints."""
-    done = run(*arguments, lines=lines)
+    done = rmqha_bytes(*arguments, lines=lines)
     assert (done.returncode, done.stderr) == (0, b""), done
     return done.stdout
 
@@ -202,11 +196,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             master.wait_for_event(Event.REGISTERED)
             lines = b"\n".join(b"line %d" % number for number in range(20))
             master.wait_until_found(
-                lambda: run("put", "T", way, "--keys=k1 k2", lines=lines).returncode == 0 or None, "a route", SECONDS
+                lambda: rmqha_bytes("put", "T", way, "--keys=k1 k2", lines=lines).returncode == 0 or None,
+                "a route",
+                SECONDS,
             )
             count = 20
             master.wait_until_found(
-                lambda: len(run("pull", "T", way, "--body").stdout.splitlines()) >= count or None, "messages", SECONDS
+                lambda: len(rmqha_bytes("pull", "T", way, "--body").stdout.splitlines()) >= count or None,
+                "messages",
+                SECONDS,
             )
             yield f"{way} --broker=127.0.0.1:{port}"
 
@@ -224,12 +222,12 @@ def test_query_on_brokers(cluster: str) -> None:
             assert [each["physicalOffset"] for each in objects_of("query", way, *question)] == [first["physicalOffset"]]
         since = f"--time={iso_time(first['storeTimestamp'])}"
         assert len(objects_of("query", way, since, "--topic=T", "-n7")) == 7
-        nothing = run("query", way, "--key=unknown", "--topic=T")
+        nothing = rmqha_bytes("query", way, "--key=unknown", "--topic=T")
         assert (nothing.returncode, nothing.stdout, nothing.stderr) == (0, b"", b"nothing is found\n")
-        assert run("query", way, "--key=k", "--topic=Unknown").returncode == 2
+        assert rmqha("query", way, "--key=k", "--topic=Unknown").returncode == 2
     assert len(objects_of("query", cluster.split()[1], f"--offset={first['physicalOffset']}")) == 1
-    assert run("query", cluster.split()[0], "--offset=0").returncode == 2
-    assert run("query", f"--broker={NOBODY}", "--key=k", "--topic=T").returncode == 7
+    assert rmqha("query", cluster.split()[0], "--offset=0").returncode == 2
+    assert rmqha("query", f"--broker={NOBODY}", "--key=k", "--topic=T").returncode == 7
 
 
 @pytest.mark.process
@@ -240,8 +238,8 @@ def test_tail_shows_the_last_and_follows(cluster: str) -> None:
     everything = output_of("tail", "T", way, "--body", "-n100").splitlines()
     assert sorted(everything) == sorted(b"line %d" % number for number in range(20))
     assert len(objects_of("tail", "T", way, "-n3")) == 3
-    assert run("tail", "Unknown", way).returncode == 2
-    assert run("tail", "T", way, "--from=first").returncode == 2
+    assert rmqha("tail", "Unknown", way).returncode == 2
+    assert rmqha("tail", "T", way, "--from=first").returncode == 2
     arguments = [RMQHA, "tail", "T", way, "-f", "-n1", "--body"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as follower:
         assert follower.stdout is not None
@@ -268,7 +266,7 @@ def test_tail_ends_quietly_when_its_reader_ends(cluster: str) -> None:
             follower.stdout.readline()
             follower.stdout.close()
             while follower.poll() is None:  # it notices at its next line
-                run("put", "T", "more", way)
+                rmqha("put", "T", "more", way)
             assert (follower.returncode, follower.stderr.read()) == (0, b"")
         finally:
             follower.kill()
@@ -290,5 +288,5 @@ def test_lag_on_brokers(cluster: str) -> None:
         queues = {each["queueId"]: each["consumerOffset"] for each in objects_of("lag", "G", way, "--queues")}
         assert queues == {0: 0, 1: 2, 2: 0, 3: 0}
         assert output_of("lag", way).split()[:2] == [b"group", b"topic"]
-        assert run("lag", "nobody", way).stdout == b""
-    assert run("lag", f"--broker={NOBODY}").returncode == 7
+        assert rmqha_bytes("lag", "nobody", way).stdout == b""
+    assert rmqha("lag", f"--broker={NOBODY}").returncode == 7

@@ -3,7 +3,6 @@
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +18,12 @@ from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import Record
+from tests.commands import RMQHA, output_of, rmqha, rmqha_bytes
 from tests.pipeline.stores import make_store, options
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 MASTER_OPTIONS = ("--role=async-master", "--port=0", "--set=mappedFileSizeCommitLog=1048576")
 SIZE = ("--set", "mappedFileSizeCommitLog=16384")
 SECONDS = 300
@@ -32,19 +31,14 @@ NOW = 1_795_000_000_000
 NAMES = ("topic", "queueId", "body", "flag", "sysFlag")
 
 
-def run(*arguments: object, lines: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [RMQHA, *map(str, arguments)]
-    return subprocess.run(command, input=lines, capture_output=True, timeout=SECONDS, check=False)
-
-
 def fine(*arguments: object, lines: bytes = b"") -> str:
-    done = run(*arguments, lines=lines)
+    done = rmqha_bytes(*arguments, lines=lines)
     assert (done.returncode, done.stderr) == (0, b""), done
     return done.stdout.decode()
 
 
 def complaint(status: int, *arguments: object, lines: bytes = b"") -> str:
-    done = run(*arguments, lines=lines)
+    done = rmqha_bytes(*arguments, lines=lines)
     assert done.returncode == status, done
     assert done.stderr.count(b"\n") == 1, done.stderr
     return done.stderr.decode()
@@ -174,7 +168,7 @@ def test_a_killed_replay_goes_on_and_sends_nothing_twice(tmp_path: Path, master:
     # As if it was killed before the last result was noted.
     content = journal.read_bytes()
     journal.write_bytes(content[: HEAD.size + ENTRY.size * results(journal)[-1]])
-    done = run_again(command)
+    done = output_of(*command[1:-1])
     found = dumped(master.store, "--set", "mappedFileSizeCommitLog=1048576")
     marks = [one["properties"][MARK] for one in found]
     assert len(set(marks)) == len(marks) == 400
@@ -212,11 +206,6 @@ def results(journal: Path) -> list[int]:
     content = journal.read_bytes()[HEAD.size :] if journal.exists() else b""
     entries = ENTRY.iter_unpack(content[: len(content) // ENTRY.size * ENTRY.size])
     return [place for place, (_, kind) in enumerate(entries) if kind != SENDS]
-
-
-def run_again(command: list[str]) -> str:
-    done = subprocess.run([*command[:-1]], capture_output=True, text=True, timeout=SECONDS, check=True)
-    return done.stdout
 
 
 def test_after_the_machine_has_stopped_every_message_is_asked_for(tmp_path: Path, master: TwistdNode) -> None:
@@ -300,4 +289,4 @@ def test_wrong_use(tmp_path: Path) -> None:
     lines = tmp_path / "progress"
     lines.write_text("[]")
     assert "not a progress file" in complaint(2, "replay", store, f"--progress={lines}", "--broker=127.0.0.1:1", *SIZE)
-    assert "neither an offset nor a time" in run("replay", store, "--from=soon", "--broker=127.0.0.1:1").stderr.decode()
+    assert "neither an offset nor a time" in rmqha("replay", store, "--from=soon", "--broker=127.0.0.1:1").stderr

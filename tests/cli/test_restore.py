@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import PutNode, TwistdNode
 from tests.cli.test_cli import CommandTestCase, files_of, records_of
+from tests.commands import RMQHA, rmqha
 from tests.fixtures import copy_of, max_offset, new_folder
 from tests.store.logs import file_bytes
 from tests.store.offline.test_prefix import FIRST_TIME, fixed_log, store_of
 
 END = max_offset("slave")
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 KILLS, ALL_KILLS = 6, 30
 MESSAGES = 3000
 
@@ -115,9 +114,8 @@ def test_a_backup_of_a_node_that_takes_messages_is_a_sound_prefix(tmp_path: Path
         node.tell(10**6, rate=500)  # until it is stopped
         for number in range(3):
             backup = tmp_path / f"backup-{number}"
-            assert subprocess.run([RMQHA, "backup", node.store, backup], check=False).returncode == 0
-            proof = [RMQHA, "verify", str(backup), "--against", str(node.store)]
-            assert subprocess.run(proof, check=False).returncode == 0
+            assert rmqha("backup", node.store, backup).returncode == 0
+            assert rmqha("verify", backup, "--against", node.store).returncode == 0
             state = NodeState.read(backup)
             assert state is not None
             assert state.offsets.confirmed >= end

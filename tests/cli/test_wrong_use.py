@@ -175,7 +175,7 @@ def test_a_wrong_address_is_named(tmp_path: Path) -> None:
 def test_of_two_operators_at_once_one_rewinds(tmp_path: Path) -> None:
     import subprocess
 
-    from tests.stories.test_rewind import RMQHA
+    from tests.commands import RMQHA
 
     old, new = tmp_path / "old", tmp_path / "new"
     put(tmp_path, old, "first", 200)

@@ -16,9 +16,9 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.etcd import EtcdCluster
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.witness import WitnessNode
+from tests.commands import rmqha, rmqha_bytes
 from tests.waiting import WAIT_SECONDS, wait_until
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 BROKER, CLUSTER, TOPIC = "broker-f", "FailoverCluster", "Failover"
 PREFIX = f"/rmqha/{CLUSTER}/{BROKER}/"
 FAST: dict[str, Any] = {
@@ -204,7 +204,7 @@ class Cluster:
     def command(self, *words: str, shown: Sequence[str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Run ``rmqha cluster``. ``shown`` are options that say who asks; by default one that may."""
         options = [f"--failover={self.coordinator}", *(self._surroundings.command if shown is None else shown)]
-        return subprocess.run([RMQHA, "cluster", *words, *options], capture_output=True, text=True, check=False)
+        return rmqha("cluster", *words, *options)
 
     def order(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run ``rmqha cluster``; again if it could not reach the coordinator in its 2 seconds, on a busy machine."""
@@ -288,8 +288,7 @@ class Cluster:
     def pull(self, topic: str, options: Sequence[str] | None = None) -> "subprocess.CompletedProcess[bytes]":
         """Read all messages of a topic as a client with these options; by default as one that may."""
         shown = self._surroundings.client if options is None else options
-        words = [RMQHA, "pull", topic, f"--namesrv={self.name_server}", "--body", *shown]
-        return subprocess.run(words, capture_output=True, check=False)
+        return rmqha_bytes("pull", topic, f"--namesrv={self.name_server}", "--body", *shown)
 
     def bodies(self, topic: str) -> set[int]:
         """All messages of a topic, as numbers."""

@@ -1,7 +1,6 @@
 """What an operator orders with ``rmqha cluster``, done by real nodes: copies anew, failovers by force, pauses."""
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +8,8 @@ import pytest
 
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
-from tests.failover.cluster import RMQHA, Cluster, Surroundings, running_cluster
+from tests.commands import output_of
+from tests.failover.cluster import Cluster, Surroundings, running_cluster
 from tests.freezing import frozen
 from tests.waiting import wait_until
 
@@ -38,8 +38,7 @@ def refused(cluster: Cluster, code: ExitCode, *words: str) -> str:
 
 def count(log: Path, topic: str) -> int:
     """How many messages of a topic ``rmqha dump`` finds."""
-    words = [RMQHA, "dump", str(log), f"--topic={topic}"]
-    return len(subprocess.run(words, capture_output=True, check=True).stdout.splitlines())
+    return len(output_of("dump", log, f"--topic={topic}").splitlines())
 
 
 def test_reinit_replaces_a_damaged_log_and_keeps_it(cluster: Cluster) -> None:

@@ -10,7 +10,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +18,13 @@ import pytest
 
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import free_port
+from tests.commands import rmqha
 from tests.interop.conftest import MasterFactory
 from tests.interop.rocketmq import Driver
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.java
 ROOT = Path(os.environ["RMQHA_ROOT"])
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 MESSAGES = 500
 
 
@@ -74,8 +73,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_equal(store: Path, master: Path) -> bool:
-    done = subprocess.run([RMQHA, "verify", str(store), "--against", str(master)], check=False)
-    return done.returncode == 0
+    return rmqha("verify", store, "--against", master).returncode == 0
 
 
 def copies(

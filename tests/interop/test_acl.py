@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from rmqha.acl.signing import Credentials, Signer
 from rmqha.kit.events import Event
 from rmqha.wire.command import RemotingCommand, RequestCode, decode_command, encode_command
 from tests.acl.vectors import CASES, of_java
+from tests.commands import output_of
 from tests.interop.conftest import OurBrokerFactory, SlaveNodeFactory
 from tests.interop.nodes import OurBroker, RmqhaNode
 from tests.interop.rocketmq import (
@@ -145,8 +145,8 @@ def test_our_slave_copies_log_and_tables_of_a_java_master_with_accounts(
     make_topics(acl_master.address)
     keys = tools_yml(tmp_path)
     way = [f"--broker={acl_master.address}", f"--acl-file={keys}"]
-    assert "SEND_OK 20" in rmqha("put", "TBoth", "hello", "--count=20", *way)
-    assert rmqha("pull", "TBoth", "--group=GSub", "--body", *way) == "hello\n" * 20
+    assert "SEND_OK 20" in output_of("put", "TBoth", "hello", "--count=20", *way)
+    assert output_of("pull", "TBoth", "--group=GSub", "--body", *way) == "hello\n" * 20
     denied = slave_state(our_slave(acl_master), lambda facts: facts["tables"]["inSync"] is False)
     assert "No accessKey is configured" in denied["tables"]["reason"]
     assert "aclFile" in denied["tables"]["reason"]
@@ -154,7 +154,7 @@ def test_our_slave_copies_log_and_tables_of_a_java_master_with_accounts(
     state = slave_state(node, lambda facts: facts["tables"]["inSync"] is True)
     assert (state["state"], state["lagBytes"]) == ("IN_SYNC", 0)
     assert b"TBoth" in (node.store / "config" / "topics.json").read_bytes()
-    shown = rmqha("status", acl_master.address, f"--acl-file={keys}")
+    shown = output_of("status", acl_master.address, f"--acl-file={keys}")
     assert "MASTER" in shown
     for path in (node.work / f"{node.name}.log", node.store / "rmqha" / "state.json"):
         assert "app-secret" not in path.read_text(), path
@@ -189,8 +189,8 @@ def test_our_slave_and_our_client_sign_for_a_5_x_master(
     assert signed_ask(master.address, ADMINISTRATOR, RequestCode.UPDATE_AND_CREATE_TOPIC, created).code == 0
     keys = tools_yml(tmp_path, ADMINISTRATOR)
     way = [f"--broker={master.address}", f"--acl-file={keys}"]
-    assert "SEND_OK 20" in rmqha("put", "TAuth5", "hello", "--count=20", *way)
-    assert rmqha("pull", "TAuth5", "--body", *way) == "hello\n" * 20
+    assert "SEND_OK 20" in output_of("put", "TAuth5", "hello", "--count=20", *way)
+    assert output_of("pull", "TAuth5", "--body", *way) == "hello\n" * 20
     node = our_slave(master, f"--set=aclFile={keys}")
     state = slave_state(node, lambda facts: facts["tables"]["inSync"] is True)
     assert (state["state"], state["lagBytes"]) == ("IN_SYNC", 0)
@@ -208,15 +208,6 @@ def slave_state(node: RmqhaNode, fits: Callable[[dict[str, Any]], bool]) -> dict
 
     wait_until(lambda: facts().get("tables") is not None and fits(facts()), f"{path} to fit")
     return facts()
-
-
-def rmqha(*words: str) -> str:
-    """What a command of ours prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "rmqha.cli", *words], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
-    )
-    assert done.returncode == 0, (words, done.stdout, done.stderr)
-    return done.stdout
 
 
 @pytest.fixture

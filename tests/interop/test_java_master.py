@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 
 from rmqha.ha.slave.states import ReplicaState
+from tests.commands import rmqha
 from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, SlaveNodeFactory
 from tests.interop.nodes import Ended, RmqhaNode, assert_equal_logs
 from tests.interop.rocketmq import (
@@ -25,9 +24,8 @@ from tests.interop.rocketmq import (
     commit_log_segments,
     messages_sha256,
 )
-from tests.waiting import WAIT_SECONDS, wait_until
+from tests.waiting import wait_until
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 TOPIC = "TCopy"
 BODY_BYTES = 5_000
 SEGMENTS = 5
@@ -181,10 +179,9 @@ def test_a_repair_from_a_java_sync_master_does_not_affect_its_producers(
     )
     places = [7, 100, 2 * SEGMENT_SIZE + 10_000, 4 * SEGMENT_SIZE + 31, end - 3000]  # none in a blank
     spoil(slave.store, places)
-    command = [RMQHA, "repair", str(slave.store), "--from", f"{LOCALHOST}:{master.listen_port + HA_PORT_STEP}"]
     with driver.start_send("TRepair", 0, BODY_BYTES, rate=20) as sending:
         sending.wait_for_results(3)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS)
+        done = rmqha("repair", slave.store, "--from", f"{LOCALHOST}:{master.listen_port + HA_PORT_STEP}")
         statuses = sending.stop().statuses
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("repaired ") == 4, done.stdout

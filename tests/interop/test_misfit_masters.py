@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmqha.kit.events import Event
+from tests.commands import rmqha
 from tests.interop.conftest import MasterFactory, OurBrokerFactory
 from tests.interop.nodes import WAIT_S, OurBroker, RmqhaNode
 from tests.interop.rocketmq import SMALL_FILES, Broker, Driver, NameServer, free_ports
@@ -25,11 +24,6 @@ ELSEWHERE = "127.0.0.2"
 """An address of this machine that is on no white list."""
 QUICK: dict[str, Any] = {"registerNameServerPeriod": 10_000}
 SMALL: dict[str, Any] = {**SMALL_FILES}
-
-
-def rmqha(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "rmqha.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
 def can_send(driver: Driver, cluster: str) -> bool:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,24 +11,20 @@ import pytest
 from rmqha.kit.events import Event
 from rmqha.kit.times import iso_time
 from rmqha.wire.command import RequestCode
+from tests.commands import rmqha, rmqha_bytes
 from tests.interop import requests
 from tests.interop.conftest import MasterFactory, SlaveNodeFactory
 from tests.interop.rocketmq import Driver, NameServer
-from tests.waiting import WAIT_SECONDS, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.story
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 MESSAGES = 40
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([RMQHA, *arguments], capture_output=True, timeout=WAIT_SECONDS, check=False)
 
 
 def objects_of(*arguments: str) -> list[dict[str, Any]]:
     """The lines that a command prints with --json."""
-    done = run(*arguments, "--json")
+    done = rmqha_bytes(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, b""), done
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -46,7 +39,7 @@ def test_doctor_looks_at_a_java_master_and_our_slave(
     slave.wait_for_offset(master.commit_log_range()[1])
     slave.wait_for_event(Event.REGISTERED)
     slave.wait_for_tables()
-    done = run("doctor", master.address, "--json")
+    done = rmqha_bytes("doctor", master.address, "--json")
     found: dict[str, list[tuple[str, str]]] = {}
     for each in json.loads(done.stdout)["findings"]:
         found.setdefault(each["check"], []).append((each["subject"], each["verdict"]))
@@ -62,7 +55,7 @@ def test_doctor_looks_at_a_java_master_and_our_slave(
     disk_fails = "FAIL" in {verdict for _, verdict in found["disk"]}  # this machine's disk may be full
     assert done.returncode == (1 if disk_fails else 0), done.stdout
     master.kill()
-    assert run("doctor", master.address).returncode == 1
+    assert rmqha("doctor", master.address).returncode == 1
 
 
 def test_query_tail_and_lag_at_a_java_master(java_master: MasterFactory, namesrv: NameServer, driver: Driver) -> None:
@@ -75,7 +68,7 @@ def test_query_tail_and_lag_at_a_java_master(java_master: MasterFactory, namesrv
     everything = objects_of("tail", "TFind", by_broker, "-n100")
     assert len(everything) == MESSAGES
     record = next(each for each in everything if each["properties"]["KEYS"] == "k17")
-    wait_until(lambda: bool(run("query", by_broker, "--key=k17", "--topic=TFind").stdout), "the index")
+    wait_until(lambda: bool(rmqha_bytes("query", by_broker, "--key=k17", "--topic=TFind").stdout), "the index")
     place = record["physicalOffset"]
     for way in (by_name_server, by_broker):
         for question in (

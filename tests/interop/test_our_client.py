@@ -1,23 +1,20 @@
 """Our client at Java's broker and name server, and Java's client in the binary encoding at ours."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import rmqha_bytes
 from tests.interop.conftest import MasterFactory, OurBrokerFactory
 from tests.interop.rocketmq import FAST_START, Driver, NameServer
-from tests.waiting import WAIT_SECONDS
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 MESSAGES, BODY_BYTES = 200, 5000
 
 
 def output_of(*arguments: str, lines: bytes = b"") -> bytes:
     """What a command that ends well prints."""
-    done = subprocess.run([RMQHA, *arguments], input=lines, capture_output=True, timeout=WAIT_SECONDS, check=False)
+    done = rmqha_bytes(*arguments, lines=lines)
     assert (done.returncode, done.stderr) == (0, b"")
     return done.stdout
 

@@ -6,28 +6,25 @@ One broker starts for all checks, and the tests look at what came.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.commands import rmqha
 from tests.interop.conftest import SEGMENT_SIZE, start_our_broker
 from tests.interop.our_clients import OurClients
 from tests.interop.rocketmq import SMALL_FILES, Broker, ClientsReport, Driver, NameServer
-from tests.waiting import WAIT_SECONDS, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.story
 
 Message = Mapping[str, Any]
 
-RMQHA: Final = str(Path(sys.executable).with_name("rmqha"))
 QUEUES: Final = 4
 DELAYS_S: Final = (1, 2, 3, 4)
 """Of messageDelayLevel here. A first retry is delayed at level 3, the next one at level 4."""
@@ -164,10 +161,9 @@ def run(stack: ExitStack, driver: Driver, name_server: str, broker: Any, work: A
 
 def wait_for_no_lag(name_server: str, group: str) -> None:
     """Wait until the broker has the group's offsets behind all messages of OShared."""
-    command = [RMQHA, "lag", group, "--topic=OShared", f"--namesrv={name_server}", "--json"]
 
     def has_all() -> bool:
-        done = subprocess.run(command, capture_output=True, timeout=WAIT_SECONDS, check=False)
+        done = rmqha("lag", group, "--topic=OShared", f"--namesrv={name_server}", "--json")
         rows = [json.loads(line) for line in done.stdout.splitlines()]
         return done.returncode == 0 and [row["diff"] for row in rows] == [0]
 

@@ -7,8 +7,6 @@ Java slave of our node, on its own store.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +17,7 @@ import pytest
 
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable
 from rmqha.testing.nodes import NameServerNode
+from tests.commands import output_of
 from tests.interop.conftest import MasterFactory, SlaveFactory, start_our_broker
 from tests.interop.nodes import OurBroker, assert_equal_logs
 from tests.interop.rocketmq import ClientsReport, ClientsRun, Driver, NameServer
@@ -27,7 +26,6 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.story
 
-RMQHA: Final = str(Path(sys.executable).with_name("rmqha"))
 QUEUES: Final = 4
 WORK, ORDERED, DELAYED, TRANSACTIONS = "TPromoteWork", "TPromoteOrdered", "TPromoteDelayed", "TPromoteTransactions"
 TOPICS: Final = {WORK: QUEUES, ORDERED: QUEUES, DELAYED: QUEUES, TRANSACTIONS: QUEUES}
@@ -82,12 +80,6 @@ WITHOUT_CHECKS: Final = FLOWS[:4]
 """Those that need no answer of a producer after its last message."""
 SHARED: Final = tuple(flow for flow in FLOWS if flow.consumers != ("broadcast",))
 """Those whose consumers go on, after a restart, where the broker knows that they were."""
-
-
-def rmqha(*arguments: object) -> str:
-    done = subprocess.run([RMQHA, *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (done.stdout, done.stderr)
-    return done.stdout
 
 
 def start_producers(driver: Driver, consumers: ClientsRun) -> ClientsRun:
@@ -185,7 +177,7 @@ def assert_gapless(store: Path) -> None:
     """Each queue has the offsets from 0 to its end, each once."""
     queues = defaultdict(list)
     for topic in TOPICS:
-        for line in rmqha("dump", store, "--json", "--topic", topic).splitlines():
+        for line in output_of("dump", store, "--json", "--topic", topic).splitlines():
             record = json.loads(line)
             queues[record["topic"], record["queueId"]].append(record["queueOffset"])
     assert {topic for topic, _ in queues} == set(TOPICS)
@@ -197,13 +189,13 @@ def promote(slave: OurBroker, role: str) -> tuple[dict[str, Any], Mapping[str, M
     """Promote it; what the command tells, and the consumer offsets that it had before."""
     slave.wait_for_state(lambda state: state.state == "CONNECTING", "CONNECTING")
     known = offsets_of(slave.store)
-    told: dict[str, Any] = json.loads(rmqha("promote", slave.store, "--to", role, "--json"))
+    told: dict[str, Any] = json.loads(output_of("promote", slave.store, "--to", role, "--json"))
     assert told["applied"]
     return told, known
 
 
 def end_of(node: OurBroker) -> int:
-    return int(json.loads(rmqha("status", node.address, "--json"))["verified"])
+    return int(json.loads(output_of("status", node.address, "--json"))["verified"])
 
 
 @pytest.mark.java
@@ -224,7 +216,7 @@ def test_our_pair_changes_roles_twice_under_java_clients(
         clients.wait_for_sends()
         first.kill()
         promotions = [promote(second, "sync-master")]
-        told = json.loads(rmqha("rewind", first.store, "--to", second.ha_address, "--json"))
+        told = json.loads(output_of("rewind", first.store, "--to", second.ha_address, "--json"))
         assert told["offset"] == promotions[0][0]["end"]
         third = broker("slave", second, store=first.store, listen_port=first.listen_port)
         clients.wait_for_sends()  # a SYNC_MASTER: SEND_OK needs the old master as its slave
@@ -236,7 +228,7 @@ def test_our_pair_changes_roles_twice_under_java_clients(
         promotions.append(promote(third, "async-master"))
         with start_consumers(driver) as later:
             clients.runs.append(later)
-            rmqha("rewind", second.store, "--to", third.ha_address)
+            output_of("rewind", second.store, "--to", third.ha_address)
             fourth = broker("slave", third, store=second.store, listen_port=second.listen_port)
             clients.wait_for_sends()
             clients.wait_for_consumed()
@@ -249,7 +241,7 @@ def test_our_pair_changes_roles_twice_under_java_clients(
     third.stop_cleanly()
     fourth.stop_cleanly()
     assert_gapless(third.store)
-    assert "identical" in rmqha("verify", fourth.store, "--against", third.store)
+    assert "identical" in output_of("verify", fourth.store, "--against", third.store)
 
 
 @pytest.mark.java
@@ -271,7 +263,7 @@ def test_our_slave_takes_over_from_a_java_master_which_comes_back_as_a_java_slav
         master.kill()
         promotions = [promote(slave, "sync-master")]
         conf = master.work / "conf" / "main.conf"  # it says how long messages are delayed
-        rmqha("rewind", master.store, "--to", slave.ha_address, "--conf", conf)
+        output_of("rewind", master.store, "--to", slave.ha_address, "--conf", conf)
         back = java_slave(
             store=master.store,
             ha_master=slave.ha_address,
@@ -295,4 +287,4 @@ def test_our_slave_takes_over_from_a_java_master_which_comes_back_as_a_java_slav
     back.stop()
     slave.stop_cleanly()
     assert_gapless(slave.store)
-    assert "identical" in rmqha("verify", back.store, "--against", slave.store, "--conf", conf)
+    assert "identical" in output_of("verify", back.store, "--against", slave.store, "--conf", conf)

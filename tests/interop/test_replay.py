@@ -1,8 +1,6 @@
 """``rmqha replay`` to a Java broker: killed on the way, continued, and repeated."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,13 +9,13 @@ from rmqha.client.replay import MARK
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import Record
 from tests.cli.test_replay import SIZE, fine, kill_after_some_results
+from tests.commands import RMQHA, output_of
 from tests.interop.conftest import MasterFactory
 from tests.interop.rocketmq import Driver, NameServer
 from tests.pipeline.stores import make_store
 
 pytestmark = pytest.mark.story
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 COUNT = 300
 
 
@@ -45,7 +43,7 @@ def test_a_java_broker_gets_each_message_once(
     command = [RMQHA, "replay", str(store), f"--progress={file}", *SIZE, *way, "--rate=20"]
     for _ in range(2):
         kill_after_some_results(command, file)
-    subprocess.run(command[:-1], check=True, capture_output=True)
+    output_of(*command[1:-1])
     received = driver.consume("New", "GReplay", COUNT)
     assert received.count == COUNT
     again = json.loads(fine("replay", store, "--skip-sent", "--json", *SIZE, *way))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -36,6 +34,7 @@ from rmqha.wire.record import (
 )
 from rmqha.wire.timers import TIMER_TOPIC
 from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC, TRANSACTION_GROUP
+from tests.commands import output_of, rmqha
 from tests.interop import requests
 from tests.interop.conftest import (
     SEGMENT_SIZE,
@@ -58,11 +57,10 @@ from tests.interop.rocketmq import (
 )
 from tests.interop.test_java_master import spoil
 from tests.interop.test_namesrv import TOPIC_FIELDS, wait_for_brokers
-from tests.waiting import WAIT_SECONDS, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.story
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 TABLES: dict[type[ConfigTable], int] = {
     TopicConfigTable: RequestCode.GET_ALL_TOPIC_CONFIG,
     SubscriptionGroupTable: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -86,8 +84,7 @@ def opened_by_java(master: Broker, slave: RmqhaNode, work: Path, brokers: ExitSt
 
 def promote(slave: RmqhaNode) -> None:
     """Make a running slave the master."""
-    command = [str(RMQHA), "promote", str(slave.store), "--to", "async-master"]
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    rmqha("promote", slave.store, "--to", "async-master").check_returncode()
     wait_until(lambda: (state := slave.state()) is not None and state.role == "ASYNC_MASTER", f"{slave} to be a master")
 
 
@@ -363,7 +360,7 @@ def test_batch_queues_are_those_of_a_5_x_broker(
     slave.stop_cleanly()
     kept = queue_files(slave.store, "batchconsumequeue")
     for command in ("verify", "rebuild", "verify"):
-        ended = subprocess.run([RMQHA, command, slave.store], capture_output=True, text=True, check=False)
+        ended = rmqha(command, slave.store)
         assert ended.returncode == 0, ended.stdout + ended.stderr
     assert queue_files(slave.store, "batchconsumequeue") == kept
     copy = opened_by_java(master, slave, tmp_path / "copy", java_brokers)
@@ -413,8 +410,7 @@ def test_timer_messages_are_neither_lost_nor_all_repeated(
     wait_until(lambda: (found := point()) is not None and found.queue_offset == delivered, "the check point")
     master.kill()
     slave.stop_cleanly()
-    planned = [RMQHA, "promote", str(slave.store), "--dry-run", "--force"]
-    told = subprocess.run(planned, capture_output=True, text=True, check=True).stdout
+    told = output_of("promote", slave.store, "--dry-run", "--force")
     assert f"{waiting} timer messages of RocketMQ 5.x wait ({waiting} of TTimer)" in told
     copy = opened_by_java(master, slave, tmp_path / "copy", java_brokers)
     send_timer(copy, "TTimer", 2_000)
@@ -533,7 +529,7 @@ def test_a_5_x_broker_and_ours_take_turns_on_one_store(
     ours.stop_cleanly()
     after = queue_files(ours.store, "consumequeue")
     assert all(after[name].startswith(data) for name, data in units.items())
-    verified = subprocess.run([RMQHA, "verify", ours.store], capture_output=True, text=True, check=False)
+    verified = rmqha("verify", ours.store)
     assert verified.returncode == 0, verified.stdout + verified.stderr
     ours.start()
     assert driver.send("TTurns5", 20, 300).statuses == {"SEND_OK": 20}
@@ -558,8 +554,7 @@ def test_messages_that_pop_consumers_hold_are_counted_before_a_promotion(
     slave.wait_for_offset(master.commit_log_range()[1])
     master.kill()
     slave.wait_for(ReplicaState.CONNECTING)
-    command = [RMQHA, "promote", str(slave.store), "--dry-run", "--json"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_SECONDS).stdout
+    said = output_of("promote", slave.store, "--dry-run", "--json")
     assert loads_lenient(said.encode())["poppedMessages"] == 20
 
 
@@ -712,8 +707,7 @@ def test_a_repair_from_a_5_x_master(
     slave.wait_for_offset(end)
     slave.stop_cleanly()
     spoil(slave.store, [7, 100, 2 * SEGMENT_SIZE + 10_000, end - 3000])
-    command = [RMQHA, "repair", str(slave.store), "--from", master.ha_address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    done = rmqha("repair", slave.store, "--from", master.ha_address)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("repaired ") == 3, done.stdout
     assert_equal_logs(slave.store, master.store, 0, end)
@@ -744,8 +738,7 @@ def test_what_a_5_x_client_fails_to_consume_is_tried_again_and_is_dead_at_last(
 
 def read_by_us(address: str, topic: str) -> list[str]:
     """The bodies of a topic, as our client reads them."""
-    command = [RMQHA, "pull", topic, f"--broker={address}", "--body"]
-    return sorted(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
+    return sorted(output_of("pull", topic, f"--broker={address}", "--body").splitlines())
 
 
 def test_bodies_that_a_5_x_client_compresses_are_read_by_us(
@@ -814,7 +807,7 @@ def test_many_topics_and_long_ones_are_copied(java_master: MasterFactory, our_sl
     wait_until(lambda: topics() == said, "the slave's topics to be the master's")
     assert len(said) > 2_100
     slave.stop_cleanly()
-    verified = subprocess.run([RMQHA, "verify", slave.store], capture_output=True, text=True, check=False)
+    verified = rmqha("verify", slave.store)
     assert verified.returncode == 0, verified.stderr
 
 

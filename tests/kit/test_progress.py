@@ -13,9 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.kit.progress import LINE_SECONDS, Lines, Unit, left_of, pace
 from rmqha.testing.records import write_log
+from tests.commands import RMQHA, rmqha_bytes
 from tests.waiting import WAIT_SECONDS
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 MIB = 1 << 20
 STAYS_AT_ITS_FIRST_PLACE = """
 import sys, time
@@ -136,7 +136,7 @@ def test_a_terminal_gets_a_bar(store: Path) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("command", ["verify", "rebuild", "recover"])
 def test_a_file_gets_no_bar_and_no_line_of_a_short_work(store: Path, command: str) -> None:
-    done = subprocess.run([RMQHA, command, str(store)], capture_output=True, timeout=WAIT_SECONDS, check=False)
+    done = rmqha_bytes(command, store)
     assert b"MiB/s" not in done.stderr
     assert b"\x1b" not in done.stderr
 

@@ -20,7 +20,10 @@ PATIENCE_SECONDS = 900.0
 
 
 class Reader:
-    """Somebody who types the documents' commands, all in one folder. ``data`` stands for their /data."""
+    """Somebody who types the documents' commands, all in one folder. ``data`` stands for their /data.
+
+    Each is what bash makes of it, with the real programs: here, at least, nothing is a fork of ``tests/commands.py``.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

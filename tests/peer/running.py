@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,6 +14,7 @@ import numpy as np
 
 from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
+from tests.commands import rmqha
 from tests.interop.rocketmq import built_class_path
 from tests.net.tls.authority import Authority
 from tests.waiting import wait_until
@@ -168,9 +168,7 @@ class OurCluster:
             wait_until(lambda slave=slave, end=end: _end_of(slave) == end, f"{slave.name} to have all of {end} bytes")  # type: ignore[misc]
             if slave.stop() != 0:
                 problems.append(f"{slave.name} ended with another status than 0")
-            rmqha = str(Path(sys.executable).with_name("rmqha"))
-            command = [rmqha, "verify", str(slave.store), "--against", str(master.store)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = rmqha("verify", slave.store, "--against", master.store)
             print(done.stdout, end="")
             if done.returncode:
                 problems.append(f"rmqha verify {slave.name} --against {master.name}: {done.stdout}{done.stderr}")

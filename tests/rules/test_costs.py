@@ -91,6 +91,18 @@ def test_a_unit_test_that_starts_a_process_fails(how: str) -> None:
         exec(f"import os, subprocess; {how}")
 
 
+def test_a_whole_run_of_rmqha_is_a_fork() -> None:
+    """Of ``tests/commands.py``, which also has the command itself, for tests that say why they need it."""
+    itself = re.compile(r"""with_name\("rmqha"\)|"-m", "rmqha\.(cli|launch)"|subprocess\.run\(\[RMQHA\b""")
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("*.py") if itself.search(path.read_text())}
+    assert found == {
+        "tests/commands.py",
+        "tests/cli/test_commands_full_disk.py",  # with a limit on files
+        "tests/test_launch.py",  # the start of the command
+        "tests/upgrade/freeze.py",  # the command of another tree
+    }
+
+
 @pytest.mark.process
 def test_a_test_of_the_marker_process_may() -> None:
     assert subprocess.run([sys.executable, "-c", ""], check=False).returncode == 0

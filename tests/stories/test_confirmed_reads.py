@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +12,14 @@ import pytest
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.nodes import TwistdNode, free_port
+from tests.commands import RMQHA, rmqha, rmqha_bytes
 from tests.freezing import frozen
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 CONFIRMED = ("--set=readUpTo=confirmed", "--set=mappedFileSizeCommitLog=1048576", "--set=maxHashSlotNum=1000")
 SECONDS = 300
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([RMQHA, *arguments], capture_output=True, timeout=SECONDS, check=False)
 
 
 def at(node: TwistdNode) -> str:
@@ -32,12 +27,12 @@ def at(node: TwistdNode) -> str:
 
 
 def put(node: TwistdNode, body: str) -> None:
-    done = run("put", "T", body, f"--broker={at(node)}")
+    done = rmqha_bytes("put", "T", body, f"--broker={at(node)}")
     assert (done.returncode, done.stderr) == (0, b"")
 
 
 def pulled(node: TwistdNode) -> list[bytes]:
-    return sorted(run("pull", "T", "--body", f"--broker={at(node)}").stdout.splitlines())
+    return sorted(rmqha_bytes("pull", "T", "--body", f"--broker={at(node)}").stdout.splitlines())
 
 
 def wait_for(node: TwistdNode, *bodies: bytes) -> None:
@@ -96,18 +91,18 @@ def test_a_consumer_waits_for_a_slave_that_stands_still_and_everybody_is_told(tm
                 wait_for_stall(master)
                 assert pulled(master) == [b"first"]
                 wait_until(lambda: reads_of(master)["waitingMessages"] == 2, "both messages to be counted")
-                shown = run("status", str(master.store))
+                shown = rmqha_bytes("status", str(master.store))
                 assert shown.returncode == ExitCode.STALLED
                 assert b"for them: 2 (" in shown.stdout
                 assert b"wait for a slave" in shown.stderr
-                asked = json.loads(run("status", at(master), "--json").stdout)
+                asked = json.loads(rmqha_bytes("status", at(master), "--json").stdout)
                 assert asked["reads"]["waitingMessages"] == 2
                 assert asked["readLimit"] + asked["reads"]["waitingBytes"] == asked["verified"]
                 assert any("for them: 2 (" in warning for warning in asked["warnings"])
                 master.wait_for_event(Event.READS_WAIT)
             assert sorted([line_of(consumer), line_of(consumer)]) == [b"second\n", b"third\n"]
         master.wait_for_event(Event.READS_GO_ON)
-        wait_until(lambda: run("status", str(master.store)).returncode == 0, "status to be fine", interval=0.2)
+        wait_until(lambda: rmqha("status", str(master.store)).returncode == 0, "status to be fine", interval=0.2)
 
 
 @pytest.mark.story
@@ -171,7 +166,7 @@ def test_nothing_that_a_consumer_has_read_is_missing_after_a_promotion(tmp_path:
             read = pulled(master)
             master.kill()
         slave.wait_for_state(lambda state: state.state == "CONNECTING", "its master to be missed")
-        assert run("promote", str(slave.store), "--force").returncode == 0
+        assert rmqha("promote", str(slave.store), "--force").returncode == 0
         slave.wait_for_state(lambda state: state.role == "ASYNC_MASTER", "being a master")
         wait_until(lambda: set(read) <= set(pulled(slave)), "what was read", interval=0.2)
 

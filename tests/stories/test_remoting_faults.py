@@ -3,8 +3,6 @@
 import resource
 import socket
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from rmqha.cli import main as command
 from rmqha.kit.events import Event
 from rmqha.testing.nodes import TwistdNode
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode, encode_command
+from tests.commands import rmqha
 from tests.net.tls.authority import Authority
 from tests.stories.test_broker_node import MASTER_OPTIONS, SEND_FIELDS, Connection, connected
 from tests.waiting import WAIT_SECONDS
@@ -221,7 +220,7 @@ def test_a_permissive_port_takes_plain_and_tls_clients(tmp_path: Path) -> None:
 
 
 def _assert_status(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "rmqha.cli", "status", *arguments], capture_output=True, check=False)
+    done = rmqha("status", *arguments)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,8 +1,6 @@
 """Damaged logs of real nodes: a master refuses, a slave heals itself, and ``rmqha repair`` asks a node that runs."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,12 +8,12 @@ import pytest
 from rmqha.kit.events import Event
 from rmqha.store.messagestore import ABORT_FILE
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
+from tests.commands import rmqha
 from tests.fixtures import copy_of, max_offset, segment_size
 from tests.store.logs import file_bytes, write_at
 
 pytestmark = pytest.mark.process
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 END = max_offset("slave")
 SIZE = segment_size()
 LAST = END - END % SIZE
@@ -78,7 +76,7 @@ def test_a_slave_heals_itself_from_its_master(tmp_path: Path, good: bytes, stop:
         assert healing.stop() == 0
         assert serving.stop() == 0
     assert list((store / "rmqha" / "cut").glob("*.replaced"))
-    assert subprocess.run([RMQHA, "verify", str(store)], capture_output=True).returncode == 0
+    assert rmqha("verify", store).returncode == 0
 
 
 @pytest.mark.story
@@ -90,7 +88,7 @@ def test_a_slave_waits_for_its_master_says_so_and_can_be_stopped(tmp_path: Path,
     with slave(tmp_path, f"--master=127.0.0.1:{port + 1}") as waiting:
         waiting.wait_for_event(Event.LOG_REPAIR_WAITS)
         waiting.wait_for_state(lambda state: (state.state, state.role) == ("REPAIRING", "SLAVE"), "repairing")
-        status = subprocess.run([RMQHA, "status", str(store)], capture_output=True, text=True)
+        status = rmqha("status", store)
         assert "REPAIRING" in status.stdout
         assert waiting.stop() == 0
     assert log_of(store) == spoilt
@@ -115,7 +113,7 @@ def test_a_slave_that_its_master_cannot_help_keeps_its_store_and_says_what_helps
         assert serving.port()
         assert serving.stop() == 0
     spoil(tmp_path / "master-store", LAST + 500 - 200, b"\x11" * 4000)
-    subprocess.run([RMQHA, "recover", str(tmp_path / "master-store"), "--apply", "--force"], check=True)
+    rmqha("recover", tmp_path / "master-store", "--apply", "--force").check_returncode()
     for once in ((), ("--once",)):
         with master(tmp_path) as serving, slave(tmp_path, f"--master=127.0.0.1:{serving.port()}", *once) as helpless:
             assert helpless.wait() == 1
@@ -196,9 +194,7 @@ def test_a_master_refuses_and_is_repaired_from_its_running_slave(tmp_path: Path,
     with slave(tmp_path, "--master=127.0.0.1:1") as replica:
         address = f"127.0.0.1:{replica.port()}"
         for arguments, words in ((["--dry-run"], "can repair "), ([], "repaired "), ([], "nothing repaired")):
-            done = subprocess.run(
-                [RMQHA, "repair", str(store), "--from", address, *arguments], capture_output=True, text=True
-            )
+            done = rmqha("repair", store, "--from", address, *arguments)
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith(words)
             assert (log_of(store) == good) == (not arguments)
@@ -213,8 +209,6 @@ def test_a_master_refuses_and_is_repaired_from_its_running_slave(tmp_path: Path,
 def test_a_node_that_is_not_there_is_status_7(tmp_path: Path, good: bytes) -> None:
     store = tmp_path / "slave-store"
     spoil(store, LAST + 500)
-    done = subprocess.run(
-        [RMQHA, "repair", str(store), "--from", f"127.0.0.1:{free_port()}"], capture_output=True, text=True
-    )
+    done = rmqha("repair", store, "--from", f"127.0.0.1:{free_port()}")
     assert (done.returncode, done.stderr.count("\n")) == (7, 1)
     assert "is not repaired: " in done.stderr

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,17 +9,17 @@ import pytest
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import PutNode, TwistdNode, free_port
+from tests.commands import rmqha
 from tests.store.logs import file_bytes
 
 pytestmark = pytest.mark.process
 
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SMALL = ("--set=mappedFileSizeCommitLog=65536", "--set=maxHashSlotNum=1000", "--set=mappedFileSizeConsumeQueue=6000")
 COMMON, OLD, NEW = 300, 40, 500
 
 
 def run(*arguments: object, code: ExitCode = ExitCode.FINE) -> str:
-    done = subprocess.run([RMQHA, *map(str, arguments)], capture_output=True, text=True, check=False)
+    done = rmqha(*arguments)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr

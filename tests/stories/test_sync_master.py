@@ -3,8 +3,6 @@
 import json
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from rmqha.testing.proxy import FaultProxy
 from rmqha.testing.records import write_log
 from rmqha.wire.record import Record
 from rmqha.wire.transfer import encode_report
+from tests.commands import rmqha
 from tests.interop.nodes import RmqhaNode, assert_equal_logs
 from tests.puts import (
     NOT_AVAILABLE,
@@ -37,7 +36,7 @@ from tests.puts import (
     resume,
     statuses_of,
 )
-from tests.waiting import WAIT_SECONDS, wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -118,8 +117,7 @@ def numbers_in(store: Path) -> list[int]:
 
 def run(*arguments: object, code: ExitCode = ExitCode.FINE) -> str:
     """What a command prints; it must end with this code."""
-    words = [str(Path(sys.executable).with_name("rmqha")), *map(str, arguments)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    done = rmqha(*arguments)
     assert done.returncode == code, done.stderr
     assert bool(done.stderr) is bool(code)
     return done.stdout

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -27,6 +25,7 @@ from rmqha.store.keptsettings import read_kept_settings
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.archive import unpack
 from rmqha.testing.nodes import NameServerNode, TwistdNode
+from tests.commands import rmqha
 from tests.failover.cluster import running_cluster
 from tests.pipeline.lake import rows_of
 from tests.pipeline.tables import table_offsets
@@ -36,7 +35,6 @@ from tests.waiting import wait_until
 
 KNOWN: dict[str, Any] = json.loads((FROZEN / EXPECTED).read_text("utf-8"))
 STORE_NAMES = sorted(KNOWN["stores"])
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +158,7 @@ def offsets_in(store: str, topic: str) -> set[tuple[int, int]]:
 
 def serves(name_server: str, store: str, topic: str) -> bool:
     """Whether a client reads all messages of a topic that the store had. Delayed ones that are due since come after."""
-    words = [RMQHA, "pull", topic, f"--namesrv={name_server}", "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = rmqha("pull", topic, f"--namesrv={name_server}", "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     return {(row["queueId"], row["queueOffset"]) for row in rows} >= offsets_in(store, topic)
 

@@ -24,6 +24,7 @@ from rmqha.testing.archive import unpack
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from rmqha.wire.command import RequestCode
 from rmqha.wire.record import Blank
+from tests.commands import output_of
 from tests.interop.requests import ask
 from tests.pipeline.conftest import java, spark
 from tests.pipeline.lake import archived_offsets
@@ -46,17 +47,10 @@ CONFIGURED = (
 """The options of the frozen master and its slave."""
 
 
-def command(*words: str | Path) -> str:
-    """What ``rmqha`` prints. It must end well."""
-    done = subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (words, done.stdout, done.stderr)
-    return done.stdout
-
-
 def put(node: TwistdNode, topic: str = "Orders") -> None:
     """Send more messages to a master."""
     address = f"--broker=127.0.0.1:{node.port('remoting')}"
-    assert f"SEND_OK {MORE}" in command("put", topic, "more " * 20, f"--count={MORE}", address)
+    assert f"SEND_OK {MORE}" in output_of("put", topic, "more " * 20, f"--count={MORE}", address)
 
 
 @contextmanager
@@ -80,7 +74,7 @@ def check_grown(store: Path, topic: str = "Orders") -> None:
         assert before["tables"][table].keys() <= after["tables"][table].keys()
     assert set(before["tables"]["groups"]) <= set(after["tables"]["groups"])
     assert before["tables"]["offsets"].items() <= after["tables"]["offsets"].items()
-    command("verify", store)
+    output_of("verify", store)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +99,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_a_pair_takes_messages_into_new_segments_and_stays_equal(grown: Path) -> None:
     check_grown(grown / CLEAN)
     check_grown(grown / "slave")
-    command("verify", grown / "slave", "--against", grown / CLEAN)
+    output_of("verify", grown / "slave", "--against", grown / CLEAN)
 
 
 @pytest.mark.process
@@ -139,7 +133,7 @@ def test_an_archive_gets_its_next_manifest_and_its_table_the_next_version(
     old = archived_offsets(lake)
     versions = len(versions_of(lake, kind)) if kind is not TableFormat.PARQUET else 0
     for _ in range(2):  # the second run finds nothing new
-        command("job", "archive", grown / CLEAN, "--output", lake, "--engine=local")
+        output_of("job", "archive", grown / CLEAN, "--output", lake, "--engine=local")
     after = archived_offsets(lake)
     assert after[: len(old)] == old
     assert len(after) >= len(old) + MORE
@@ -149,8 +143,8 @@ def test_an_archive_gets_its_next_manifest_and_its_table_the_next_version(
     if kind is not TableFormat.PARQUET:
         assert len(versions_of(lake, kind)) == versions + 1
         assert table_offsets(lake, kind) == after
-    command("job", "restore", lake, "--output", frozen / "restored")
-    command("verify", frozen / "restored", "--against", grown / CLEAN)
+    output_of("job", "restore", lake, "--output", frozen / "restored")
+    output_of("verify", frozen / "restored", "--against", grown / CLEAN)
 
 
 def replayed(store: Path) -> Counter[str]:
@@ -176,7 +170,7 @@ def test_a_replay_that_was_killed_sends_the_rest_once(frozen: Path, notes: Path)
         options = ("--role=async-master", f"--namesrv={names.address}", "--set=timerWheelEnable=true")
         with running(target, "--name=broker-r", *options) as node:
             node.port("remoting")
-            command("replay", frozen / CLEAN, *REPLAY, f"--namesrv={names.address}", "--progress", kept)
+            output_of("replay", frozen / CLEAN, *REPLAY, f"--namesrv={names.address}", "--progress", kept)
     assert json.loads(kept.read_text())["isOver"]
     sent = replayed(target)
     assert 30 <= already.total() < messages_of(frozen / CLEAN, "Orders") <= len(sent)
@@ -203,10 +197,10 @@ def test_a_name_server_knows_the_configuration_of_before_and_keeps_more(notes: P
 def test_what_was_cut_comes_back(frozen: Path, notes: Path) -> None:
     cut = notes / "cut"
     (kept,) = (cut / "rmqha" / "cut").iterdir()
-    assert kept.name in command("restore-cut", cut)
-    command("restore-cut", cut, kept.name, "--apply", "--force")
-    command("repair", cut, "--from", frozen / CLEAN)
-    command("verify", cut, "--against", frozen / CLEAN, "--exact")
+    assert kept.name in output_of("restore-cut", cut)
+    output_of("restore-cut", cut, kept.name, "--apply", "--force")
+    output_of("repair", cut, "--from", frozen / CLEAN)
+    output_of("verify", cut, "--against", frozen / CLEAN, "--exact")
 
 
 @pytest.mark.story

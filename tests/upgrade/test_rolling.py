@@ -13,8 +13,9 @@ import pytest
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.etcd import EtcdCluster
 from rmqha.wire.record import Blank
+from tests.commands import rmqha
 from tests.coordination.backends import need_etcd
-from tests.failover.cluster import PATIENT, RMQHA, Cluster, ClusterMember, Load, Surroundings, running_cluster
+from tests.failover.cluster import PATIENT, Cluster, ClusterMember, Load, Surroundings, running_cluster
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.story]
@@ -72,8 +73,7 @@ def check(cluster: Cluster, load: Load) -> None:
     leader, follower = cluster.pair()
     assert follower.stop() == 0
     assert leader.stop() == 0
-    words = [RMQHA, "verify", str(follower.store), "--against", str(leader.store), "--exact"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = rmqha("verify", follower.store, "--against", leader.store, "--exact")
     assert done.returncode == 0, done.stdout + done.stderr
     reader = StoreReader(leader.store)
     try:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from rmqha.testing.nodes import NameServerNode, TwistdNode
+from tests.commands import RMQHA, output_of
 from tests.node.test_terminal import Screen
 from tests.waiting import wait_until
 from tests.web.test_exposition import HOSTILE
@@ -22,7 +22,6 @@ from tests.web.test_exposition import HOSTILE
 pytestmark = pytest.mark.process
 
 PROMTOOL = shutil.which("promtool")
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 NAMES = [name for name in HOSTILE if name and name.isascii()] + [
     "\x9b31m",
     "\u202egnp.exe",
@@ -65,8 +64,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
         ]
         with TwistdNode(work, options, store=work / "store") as found:
             broker = f"127.0.0.1:{found.port('remoting')}"
-            put = [RMQHA, "put", "TopicTest", "hello", "--count=5", f"--broker={broker}"]
-            subprocess.run(put, check=True, capture_output=True)
+            output_of("put", "TopicTest", "hello", "--count=5", f"--broker={broker}")
             wait_until(lambda: "<i>" in html.unescape(get(names.port("http"), "/")), "the name server to know the node")
             yield Hostile(found, names)
 

@@ -6,7 +6,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -20,6 +19,7 @@ import trustme
 
 from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
+from tests.commands import output_of
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -59,9 +59,7 @@ def slave_of(work: Path, master: TwistdNode, *options: str) -> TwistdNode:
 
 
 def put(port: int, count: int) -> str:
-    command = [sys.executable, "-m", "rmqha.cli", "put", "TopicTest", "hello", f"--count={count}"]
-    done = subprocess.run([*command, f"--broker=127.0.0.1:{port}"], capture_output=True, text=True, check=True)
-    return done.stdout
+    return output_of("put", "TopicTest", "hello", f"--count={count}", f"--broker=127.0.0.1:{port}")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import ssl
-import subprocess
 import sys
 import urllib.request
 from io import StringIO
@@ -22,11 +21,11 @@ from rmqha.pipeline.network.asking import ask_brokers
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.tap import Options as NodeOptions
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
+from tests.commands import rmqha
 from tests.net.tls.authority import Authority
 from tests.waiting import WAIT_SECONDS, wait_until
 
 HOST = "localhost"
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 TLS_OPTIONS = {"tls-cert", "tls-key", "tls-ca", "tls-verify-slaves", "set"}
 
 
@@ -83,10 +82,6 @@ def commands_of(group: click.Group, before: str = "") -> dict[str, click.Command
         elif command is not None:
             found[f"{before}{name}"] = command
     return found
-
-
-def rmqha(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([RMQHA, *arguments], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
 
 
 @pytest.mark.process

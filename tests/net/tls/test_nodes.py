@@ -5,7 +5,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rmqha.kit.events import Event
 from rmqha.testing.nodes import PutNode, TwistdNode
 from rmqha.testing.records import write_log
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER
+from tests.commands import rmqha
 from tests.freezing import frozen
 from tests.net.tls.authority import Authority
 from tests.waiting import WAIT_SECONDS, wait_until
@@ -225,8 +225,7 @@ def test_a_slave_whose_address_is_not_listed_gets_nothing(world: World) -> None:
 
 
 def run_status(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("rmqha")), "status", "--json", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    return rmqha("status", "--json", *arguments)
 
 
 def test_status_over_tls(world: World) -> None:

@@ -1,25 +1,23 @@
 """``rmqha repair --from tls:HOST:PORT``: fetches bad bytes from a node that requires certificates."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rmqha.testing.nodes import TwistdNode
+from tests.commands import rmqha
 from tests.fixtures import copy_of, max_offset, segment_size
 from tests.net.tls.authority import Authority
 from tests.store.logs import file_bytes, write_at
 
 pytestmark = pytest.mark.process
-RMQHA = str(Path(sys.executable).with_name("rmqha"))
 SIZE = segment_size()
 END = max_offset("slave")
 
 
 def repaired(store: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [RMQHA, "repair", str(store), "--from", source, *options]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return rmqha("repair", store, "--from", source, *options)
 
 
 def test_a_store_is_repaired_over_tls_from_a_node_that_asks_for_a_certificate(tmp_path: Path) -> None:
