@@ -36,6 +36,7 @@ import click
 
 from rmqha import __version__
 from rmqha.cli.shared import Commands
+from rmqha.kit.collecting import imports_are_kept
 from rmqha.kit.interrupts import interrupts_end_imports
 
 MODULES: Final = {
@@ -75,7 +76,7 @@ class LazyCommands(Commands):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name; None if there is none."""
         if cmd_name in MODULES and cmd_name not in self.commands:
-            with interrupts_end_imports():
+            with interrupts_end_imports(), imports_are_kept():
                 module = import_module(f"{__name__}.{MODULES[cmd_name]}")
             self.add_command(getattr(module, cmd_name.replace("-", "_")), cmd_name)
         return super().get_command(ctx, cmd_name)

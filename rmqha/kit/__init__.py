@@ -5,6 +5,7 @@ In reading order:
 - ``events``: the names of what the log reports.
 - ``exitcodes``: the exit codes of commands and nodes.
 - ``times``: times as people write them.
+- ``collecting``: the collector of cycles, while modules are imported.
 - ``interrupts``: Ctrl-C while modules are imported.
 - ``printing``: escapes text that others chose, for terminals and log files.
 - ``progress``: shows how far a long work has come: a bar or lines.

@@ -5,12 +5,14 @@ import runpy
 import shutil
 import subprocess
 import tarfile
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmqha import __version__
 from tests.needs import need
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +64,11 @@ def test_a_checkout_that_agrees_with_itself_can_be_a_release() -> None:
 )
 def test_what_disagrees_is_refused_in_one_sentence(difference: dict[str, Any], sentence: str) -> None:
     assert RELEASE["problems"](replace(GOOD, **difference)) == [sentence]
+
+
+def test_the_package_has_the_version_of_pyproject() -> None:
+    content = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert __version__ == content["project"]["version"]
 
 
 @pytest.fixture

@@ -20,6 +20,17 @@ class TLSAddressParser:
         return parse_parameters(reactor, *args, **kwargs)
 
 
-rmqha = ServiceMaker("rmqha", "rmqha.tap", "RocketMQ HA: commit log replication, slave or master.", "rmqha")
-rmqha_namesrv = ServiceMaker("rmqha-namesrv", "rmqha.namesrv_tap", "RocketMQ's name server.", "rmqha-namesrv")
+class OurServiceMaker(ServiceMaker):
+    """Imports its module when twistd asks for the options of the plugin."""
+
+    @property
+    def options(self) -> Any:
+        from rmqha.kit.collecting import imports_are_kept
+
+        with imports_are_kept():
+            return super().options
+
+
+rmqha = OurServiceMaker("rmqha", "rmqha.tap", "RocketMQ HA: commit log replication, slave or master.", "rmqha")
+rmqha_namesrv = OurServiceMaker("rmqha-namesrv", "rmqha.namesrv_tap", "RocketMQ's name server.", "rmqha-namesrv")
 rmqha_tls_addresses = TLSAddressParser()
