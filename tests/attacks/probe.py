@@ -81,8 +81,12 @@ class Probe:
         only_pings: bool = False,
         control: Self | None = None,
         keys: Credentials | None = None,
+        least_seconds: float = 1.0,
     ) -> None:
-        """``control`` watches a node that is not attacked. ``keys`` sign the honest producer's requests."""
+        """``control`` watches a node that is not attacked. ``keys`` sign the honest producer's requests. An attack is
+        watched for ``least_seconds`` at least.
+        """
+        self._least_seconds = least_seconds
         self._environment = dict(os.environ)
         if keys is not None:
             self._environment |= {"RMQHA_ACCESS_KEY": keys.access_key, "RMQHA_SECRET_KEY": keys.secret_key}
@@ -127,7 +131,7 @@ class Probe:
         if error is None:
             assert not self._errors, f"the honest producer was hurt: {self._errors}"
 
-    def watch(self, name: str, attack: Attack, least_seconds: float = 1.0) -> Figures:
+    def watch(self, name: str, attack: Attack) -> Figures:
         """The figures of an attack; what it costs after its end, too, for a moment."""
         begun, cpu, memory = time.monotonic(), self.cpu_seconds(), self.memory_mib()
         most = [memory]
@@ -141,7 +145,7 @@ class Probe:
         sampler.start()
         outcome = attack()
         seconds = time.monotonic() - begun
-        time.sleep(max(SETTLE_SECONDS, least_seconds - seconds))
+        time.sleep(max(SETTLE_SECONDS, self._least_seconds - seconds))
         self._wait_for_answer_after(time.monotonic())
         over.set()
         sampler.join()

@@ -235,8 +235,8 @@ def deaf_readers(port: int, connections: int, code: int = RequestCode.GET_ALL_TO
 def registration(port: int, topics: int, name: str = "stranger") -> str:
     """A broker registers with so many topics, compressed."""
     version = b'{"counter":1,"timestamp":1}'
-    rows: Iterator[bytes] = (f"t{at} 1 1 6 SINGLE_TAG".encode() for at in range(topics))
-    data = b"".join(struct.pack(">i", len(row)) + row for row in rows)
+    prefix = struct.pack(">i", len("t0000000 1 1 6 SINGLE_TAG")).decode()
+    data = "".join(f"{prefix}t{at:07} 1 1 6 SINGLE_TAG" for at in range(topics)).encode()
     plain = struct.pack(">i", len(version)) + version + struct.pack(">i", topics) + data + struct.pack(">i", 2) + b"[]"
     return _register(port, zlib.compress(plain), "true", name)
 

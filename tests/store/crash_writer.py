@@ -1,6 +1,6 @@
 """A process that forks writers: each fills one store at full speed until it is killed, and tells what was acknowledged.
 
-Forking saves Python's start at every round. stdin has a seed a line, stdout for each: ``pid N``, then
+Forking saves Python's start at every round. stdin has ``SEED STORE`` a line, stdout for each: ``pid N``, then
 ``ack OFFSET TOPIC QUEUE QUEUE_OFFSET KEY`` for each acknowledged message, then ``ended STATUS``.
 SIGTERM stops a writer cleanly.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import twisted.internet.default  # noqa: F401 - what a writer's reactor imports: none of them has to
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
@@ -146,14 +147,14 @@ def write(root: Path, seed: int) -> None:
 
 
 def main() -> None:
-    """Fork a writer for each seed."""
-    root = Path(sys.argv[1])
+    """Fork a writer for each line."""
     for line in sys.stdin:
+        seed, _, root = line.rstrip("\n").partition(" ")
         child = os.fork()
         if child == 0:
             try:
                 os.write(1, f"pid {os.getpid()}\n".encode())
-                write(root, int(line))
+                write(Path(root), int(seed))
             except BaseException:
                 traceback.print_exc()
             os._exit(3)

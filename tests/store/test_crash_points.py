@@ -42,37 +42,38 @@ class Acknowledged(NamedTuple):
 class Writers:
     """The process that forks writers, and what it says."""
 
-    def __init__(self, root: Path, errors: Path) -> None:
+    def __init__(self, errors: Path) -> None:
         self._errors = errors
         self._buffer = b""
+        self._kill_at = 0.0
         with errors.open("wb") as file:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.store.crash_writer", str(root)],
+                [sys.executable, "-m", "tests.store.crash_writer"],
                 cwd=CHECKOUT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
             )
 
-    def round(self, seed: int, after_first_ack: bool, seconds: float, number: int) -> list[Acknowledged]:
+    def round(self, root: Path, seed: int, after_first_ack: bool, seconds: float, number: int) -> list[Acknowledged]:
         """Let one writer write, send it the signal after ``seconds``, and give what it says was acknowledged."""
         assert self._process.stdin is not None
-        self._process.stdin.write(b"%d\n" % seed)
+        self._process.stdin.write(f"{seed} {root}\n".encode())
         self._process.stdin.flush()
         acknowledged: list[Acknowledged] = []
-        pid, kill_at = 0, time.monotonic() + PATIENCE_SECONDS
+        pid, self._kill_at = 0, time.monotonic() + PATIENCE_SECONDS
         for words in self._lines():
-            if words is None and time.monotonic() > kill_at:
+            if words is None and time.monotonic() > self._kill_at:
                 assert pid, self.errors()
                 os.kill(pid, number)
-                kill_at = time.monotonic() + PATIENCE_SECONDS
+                self._kill_at = time.monotonic() + PATIENCE_SECONDS
             elif words is not None and words[0] == "pid":
                 pid = int(words[1])
                 if not after_first_ack:
-                    kill_at = time.monotonic() + seconds
+                    self._kill_at = time.monotonic() + seconds
             elif words is not None and words[0] == "ack":
                 if after_first_ack and not acknowledged:
-                    kill_at = time.monotonic() + seconds
+                    self._kill_at = time.monotonic() + seconds
                 offset, topic, queue_id, queue_offset, key = words[1:]
                 acknowledged.append(Acknowledged(int(offset), topic, int(queue_id), int(queue_offset), key))
             elif words is not None:
@@ -82,11 +83,11 @@ class Writers:
         raise AssertionError("the lines never end")
 
     def _lines(self) -> Iterator[list[str] | None]:
-        """Each line's words; None whenever there was none for a moment, and between any two."""
+        """Each line's words; None whenever there was none until the time to kill, and between any two."""
         assert self._process.stdout is not None
         fd = self._process.stdout.fileno()
         while True:
-            ready, _, _ = select.select([fd], [], [], 0.0005)
+            ready, _, _ = select.select([fd], [], [], max(0.0, self._kill_at - time.monotonic()))
             if ready:
                 data = os.read(fd, 1 << 16)
                 assert data, self.errors()
@@ -183,11 +184,17 @@ def check_agreement(store: MessageStore, start: int) -> int:
     return log.max_offset
 
 
+@pytest.fixture(scope="module")
+def writers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writers]:
+    writers = Writers(tmp_path_factory.mktemp("writers") / "errors")
+    yield writers
+    writers.end()
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_what_was_acknowledged_survives_any_number_of_kills(tmp_path: Path, seed: int) -> None:
+def test_what_was_acknowledged_survives_any_number_of_kills(tmp_path: Path, writers: Writers, seed: int) -> None:
     rng = random.Random(seed)
     root = tmp_path / "store"
-    writers = Writers(root, tmp_path / "errors")
     acknowledged: list[Acknowledged] = []
     unchecked: list[Acknowledged] = []
     checked_until = kills = number = sure = 0
@@ -198,6 +205,7 @@ def test_what_was_acknowledged_survives_any_number_of_kills(tmp_path: Path, seed
         after_first_ack = stops or rng.random() < 0.7  # else it may still be opening the store
         sure += after_first_ack
         found = writers.round(
+            root,
             seed * 1_000_000 + number,
             after_first_ack=after_first_ack,
             seconds=seconds,
@@ -211,7 +219,6 @@ def test_what_was_acknowledged_survives_any_number_of_kills(tmp_path: Path, seed
                 checked_until = check_agreement(store, checked_until)
             acknowledged += unchecked
             unchecked = []
-    writers.end()
     acknowledged += unchecked
     with opened(root) as store:
         check_acknowledged(store, acknowledged)
