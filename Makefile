@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE  # the tests start Python some thousand times: 
 
 # Two workers of pytest-xdist for each processor, because many tests wait for others, but at most six: one takes up to
 # 2 GiB with RocketMQ. Each takes whole files, in the order of tests/conftest.py: the tests of a file may build on each
-# other. One worker takes all files with Spark: its JVM takes up to 4 GiB.
+# other. One worker takes all tests with Spark: its JVM takes up to 4 GiB.
 PYTEST := $(BIN)/python -m pytest --durations=25
 TESTS ?=  # of the unit tests only these files or folders
 WORKERS ?= $(shell n=$$(($$(nproc) * 2)); echo $$((n < 6 ? n : 6)))

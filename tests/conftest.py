@@ -1,10 +1,10 @@
 """What each test costs, which worker runs it, and what pytest does as trial does it."""
 
+import ast
 import contextlib
 import gc
 import itertools
 import os
-import re
 import signal
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -27,8 +27,8 @@ FIXTURES = {"java": "spark", "java_class_path": "java", "scenarios": "process"}
 """The marker of a test that asks for a fixture: Spark's JVM, RocketMQ, nodes of ours."""
 FOLDERS = {"fuzz": "fuzz", "faults": "process"}
 """Below ``tests``: the marker of a test that has none, and no such fixture either."""
-USES_SPARK = re.compile(r"\bspark: SparkSession\b")
-"""In a file whose tests or fixtures take the session."""
+SPARK = "spark"
+"""The fixture with the session."""
 ROOT = Path(__file__).parents[1]
 STARTS_A_PROCESS = frozenset(
     {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "rmqha.testing.fork"}
@@ -67,25 +67,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With ``--dist=loadfile`` one worker gets all files of a group; unit tests have no Spark."""
+    """With ``--dist=loadfile`` one worker gets all tests of a group."""
     if config.getvalue("dist") != "loadfile":
         return None
-    with_spark = config.getoption("markexpr") != "unit"
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
-            return group_of(str(super()._split_scope(nodeid)), with_spark)
+            return group_of(nodeid)
 
     return Scheduling(config, log)
 
 
-@cache
-def group_of(file: str, with_spark: bool = True) -> str:
-    """What one worker gets whole: a file, or all files that share what is dear, Spark's JVM or the parsed sources."""
+def group_of(nodeid: str) -> str:
+    """What one worker gets whole: a file, or all tests that share what is dear, Spark's JVM or the parsed sources."""
+    file, _, test = nodeid.partition("::")
     if file.startswith("tests/rules/"):
         return "rules"
-    return "Spark" if with_spark and USES_SPARK.search((ROOT / file).read_text()) else file
+    return "Spark" if test.partition("[")[0] in with_spark(file) else file
+
+
+@cache
+def with_spark(file: str) -> set[str]:
+    """The functions of a file that take the session, or a fixture of the file that does."""
+    text = (ROOT / file).read_text()
+    if SPARK not in text:
+        return set()
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    taken = {function.name: {each.arg for each in function.args.args} for function in functions}
+    found, more = {SPARK}, {SPARK}
+    while more:
+        more = {name for name, names in taken.items() if names & found} - found
+        found |= more
+    return found
 
 
 @pytest.hookimpl(wrapper=True)

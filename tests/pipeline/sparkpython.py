@@ -75,6 +75,7 @@ def python_for_spark(folder: Path) -> Iterator[Path]:
 def serve(listening: socket.socket) -> socket.socket:
     """Fork for each client. Returns only in a fork: the connection. The server ends with its input."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         ready, _, _ = select.select([sys.stdin, listening], [], [])
         if sys.stdin in ready:
@@ -82,6 +83,7 @@ def serve(listening: socket.socket) -> socket.socket:
         client, _ = listening.accept()
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             listening.close()
             return client
         client.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COSTS, ROOT, cost_of, group_of
+from tests.conftest import COSTS, cost_of, group_of
 from tests.rules.sources import parsed
 
 
@@ -47,13 +47,15 @@ def test_a_file_with_a_story_says_so(request: pytest.FixtureRequest) -> None:
         assert item.get_closest_marker("story") is None or "mark.story" in item.path.read_text(), item.nodeid
 
 
-def test_one_worker_gets_all_files_with_spark(request: pytest.FixtureRequest) -> None:
+def test_one_worker_gets_all_tests_with_spark_and_no_other(request: pytest.FixtureRequest) -> None:
     for item in request.session.items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            assert group_of(str(item.path.relative_to(ROOT))) == "Spark"
-    assert group_of("tests/pipeline/test_source.py") == group_of("tests/pipeline/bodies/test_in_spark.py") == "Spark"
-    assert group_of("tests/pipeline/test_source.py", with_spark=False) == "tests/pipeline/test_source.py"
-    assert group_of("tests/pipeline/test_plan.py") == "tests/pipeline/test_plan.py"
+        has_spark = "spark" in getattr(item, "fixturenames", ())
+        assert (group_of(item.nodeid) == "Spark") == has_spark, item.nodeid
+    assert group_of("tests/pipeline/test_aggregate.py::test_what_cannot_be_counted_there_is_refused[a::b]") == "Spark"
+    assert group_of("tests/pipeline/test_jobs_engines.py::test_progress_ends_with_all_splits") == "Spark", (
+        "by a fixture"
+    )
+    assert group_of("tests/pipeline/test_source.py::test_a_limit_is_kept") == "tests/pipeline/test_source.py"
 
 
 def test_every_marker_is_explained_in_pyproject(request: pytest.FixtureRequest) -> None:
