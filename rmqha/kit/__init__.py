@@ -8,6 +8,7 @@ In reading order:
 - ``collecting``: the collector of cycles, while modules are imported.
 - ``interrupts``: Ctrl-C while modules are imported.
 - ``printing``: escapes text that others chose, for terminals and log files.
+- ``bar``: a bar on the terminal.
 - ``progress``: shows how far a long work has come: a bar or lines.
 - ``histogram``: durations, counted in classes.
 - ``steps``: long work that is done in steps.

@@ -10,8 +10,8 @@ from rich.text import Text
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from rmqha.kit.bar import bar_columns
 from rmqha.kit.printing import printable
-from rmqha.kit.progress import Unit, bar_columns
 from rmqha.kit.services import PeriodicService
 
 LOOK_SECONDS = 0.25
@@ -64,7 +64,7 @@ class TerminalBar:
         with self._lock:
             if self._display is None:
                 self._display = Progress(
-                    *bar_columns(Unit.BYTES),
+                    *bar_columns(),
                     console=self._console,
                     auto_refresh=False,  # no thread: the reactor's thread moves the bar
                     transient=True,

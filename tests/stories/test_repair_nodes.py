@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqha.kit.events import Event
-from rmqha.store.messagestore import ABORT_FILE
+from rmqha.store.examining import ABORT_FILE
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from tests.fixtures import copy_of, max_offset, segment_size
 from tests.store.logs import file_bytes, write_at
