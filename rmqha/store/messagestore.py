@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from rmqha.kit.events import Event
 from rmqha.kit.histogram import Histogram
 from rmqha.kit.steps import Steps
+from rmqha.kit.threads import RunInThread
 from rmqha.settings.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.store.clamping import clamp_groups
 from rmqha.store.deletions import DeletedTopicTable
@@ -40,7 +41,7 @@ from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE, CUT_FOLDER, LOCK_FILE, examine_store, open_log
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, next_checkpoint
+from rmqha.store.log.flush import CheckpointFile, Flusher, next_checkpoint
 from rmqha.store.log.mappedfile import DISK, Disk, Syncable, check_not_among_segments, file_name
 from rmqha.store.log.recovery import (
     Examination,

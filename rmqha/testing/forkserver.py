@@ -21,8 +21,8 @@ from typing import IO, Any
 
 MAX_REQUEST_BYTES = 1 << 17
 POLL_SECONDS = 0.01
-PLUGINS = ("rmqha.tap", "rmqha.namesrv_tap")
-"""What twistd imports by these names, too."""
+IMPORTED = ("rmqha.tap", "rmqha.namesrv_tap", "rmqha.web.nodeweb", "rmqha.web.namesrvweb")
+"""The plugins of twistd, and what they import later."""
 EVENT = "rmqha.testing.fork"
 """The audit event of a start, as ``subprocess.Popen`` is one: tests/conftest.py knows it."""
 
@@ -180,8 +180,8 @@ def main() -> None:
     """Import what nodes need, serve, and be a node in each fork."""
     from twisted.scripts import twistd
 
-    for plugin in PLUGINS:
-        import_module(plugin)
+    for module in IMPORTED:
+        import_module(module)
     assert "twisted.internet.reactor" not in sys.modules, "a fork would share its descriptors"
     gc.collect()
     gc.freeze()  # a look for garbage would copy all pages that forks share
