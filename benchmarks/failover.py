@@ -21,7 +21,8 @@ from pathlib import Path
 from rmqha.cli.rewind import Way
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.settings.settings import make_settings
-from rmqha.store.messagestore import MessageStore, open_log
+from rmqha.store.examining import open_log
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import lay_segments, make_record, write_segments

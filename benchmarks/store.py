@@ -29,8 +29,9 @@ from twisted.python.failure import Failure
 from benchmarks.processor import run_and_time
 from benchmarks.resultfile import JSON_HELP, save
 from rmqha.settings.settings import make_settings
+from rmqha.store.examining import ABORT_FILE
 from rmqha.store.message import Message
-from rmqha.store.messagestore import ABORT_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.wire.record import Host
 from tests.interop import rocketmq
 

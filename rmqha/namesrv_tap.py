@@ -38,7 +38,6 @@ from rmqha.remoting.turns import SELDOM
 from rmqha.settings.settings import SettingsError, TlsMode, make_settings
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.log.mappedfile import check_not_among_segments
-from rmqha.web.namesrvweb import name_server_web
 
 
 class Options(TLSOptions):
@@ -348,6 +347,8 @@ class NameServerProcess(ProcessService):
         if self._witness_plan is not None:
             self._open_witness(self._witness_plan, clock)
         if self._http is not None:
+            from rmqha.web.namesrvweb import name_server_web  # a name server without this port starts quicker
+
             name_server_web(
                 self._http.endpoint(self._reactor),
                 name_server.route_info,

@@ -58,12 +58,12 @@ from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.kit.events import Event
 from rmqha.kit.services import OrderedServices, PeriodicService
+from rmqha.kit.threads import RunInThread
 from rmqha.net.endpoints import host_and_port
 from rmqha.net.tls.addresses import uses_tls
 from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import Settings
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.offline.promote import new_topics

@@ -2,7 +2,11 @@
 
 In reading order:
 
-- ``shared``: what all commands use: options, opening a store, a progress bar, running the reactor.
+- ``shared``: what commands use: options, a progress bar, JSON.
+- ``stores``: opens a store.
+- ``running``: runs the reactor.
+- ``access``: options that say whom to ask, and how.
+- ``brokers``: the client of commands that send or read messages.
 - ``dump``: ``rmqha dump`` and ``rmqha queues``: show what a store contains.
 - ``live``: shows something again and again.
 - ``status``: ``rmqha status``: the state of a store or of a broker.
@@ -35,9 +39,10 @@ from typing import Final
 import click
 
 from rmqha import __version__
-from rmqha.cli.shared import Commands
 from rmqha.kit.collecting import imports_are_kept
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.interrupts import interrupts_end_imports
+from rmqha.store.offline.commands import CommandGroup
 
 MODULES: Final = {
     "backup": "restore",
@@ -66,8 +71,17 @@ MODULES: Final = {
 """The module of each command. There the command has its own name, with ``_`` for ``-``."""
 
 
-class LazyCommands(Commands):
+class LazyCommands(CommandGroup):
     """The group of all commands. It imports a command's module when somebody asks for the command."""
+
+    def exit_code_of(self, error: Exception) -> ExitCode | None:
+        """As in ``CommandGroup``, but also for errors of clients."""
+        code = super().exit_code_of(error)
+        if code is None:
+            from rmqha.cli.brokers import exit_code_of
+
+            return exit_code_of(error)
+        return code
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands."""

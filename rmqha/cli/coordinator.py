@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import click
 from twisted.internet.interfaces import IReactorTime
 
-from rmqha.cli.shared import run_reactor, the_reactor, with_options
+from rmqha.cli.running import run_reactor, the_reactor
+from rmqha.cli.shared import with_options
 from rmqha.coordination.address import EXAMPLE, CoordinatorAccess, CoordinatorAddress
 from rmqha.coordination.etcd import make_coordinator
 from rmqha.coordination.interface import (

@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import BROKERS_TLS, JSON, namesrv_option, print_json, run_reactor, the_reactor, with_tls
+from rmqha.cli.access import BROKERS_TLS, namesrv_option, with_tls
+from rmqha.cli.running import run_reactor, the_reactor
+from rmqha.cli.shared import JSON, print_json
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
 from rmqha.net.endpoints import make_endpoint, split_addresses

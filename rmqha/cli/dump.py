@@ -13,7 +13,8 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.shared import JSON, STORE, blank_line, open_store, print_json, record_line
+from rmqha.cli.shared import JSON, STORE, blank_line, print_json, record_line
+from rmqha.cli.stores import open_store
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.progress import progress
 from rmqha.kit.times import parse_time

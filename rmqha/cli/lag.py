@@ -5,7 +5,11 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, WAY, json_line, make_client, open_store, run_client, the_reactor, with_options
+from rmqha.cli.access import WAY
+from rmqha.cli.brokers import make_client, run_client
+from rmqha.cli.running import the_reactor
+from rmqha.cli.shared import JSON, json_line, with_options
+from rmqha.cli.stores import open_store
 from rmqha.cli.tables import Column, print_table
 from rmqha.client.lag import QueueLag, TopicLag, by_topic, lag_of_brokers
 from rmqha.client.lookup import Brokers

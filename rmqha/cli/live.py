@@ -6,12 +6,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 from twisted.internet.task import deferLater
 
-from rmqha.cli.shared import Interrupted, run_reactor
+from rmqha.cli.running import Interrupted, run_reactor
 
 Found = TypeVar("Found")
 DEFAULT_SECONDS = 2.0
@@ -24,6 +21,10 @@ def screen(as_lines: bool) -> Iterator[Callable[[str], None]]:
     if as_lines or not sys.stdout.isatty():
         yield click.echo
         return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
         yield lambda text: live.update(Text(text), refresh=True)
 

@@ -11,25 +11,12 @@ from typing import IO, Any
 
 import click
 
-from rmqha.cli.replay import Sending, run_replay, stored_lines
-from rmqha.cli.shared import (
-    EXPRESSION,
-    JSON,
-    WAY,
-    Interrupted,
-    expression_of,
-    make_client,
-    parsed_time,
-    print_body,
-    print_json,
-    record_line,
-    run_client,
-    the_reactor,
-    with_options,
-)
+from rmqha.cli.access import EXPRESSION, WAY, expression_of
+from rmqha.cli.brokers import make_client, print_body, run_client
+from rmqha.cli.running import Interrupted, the_reactor
+from rmqha.cli.shared import JSON, parsed_time, print_json, record_line, with_options
 from rmqha.client import Message, Producer, PullConsumer, SendResult, SendStatus
 from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
-from rmqha.client.replay import Wanted
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.store.offline.commands import Trouble, say
 from rmqha.wire.delay import DEFAULT_DELAY_LEVELS
@@ -82,6 +69,9 @@ def put(
                 ExitCode.USAGE, "with --dump, the file says what is sent: give no TOPIC, BODY, tags, keys or count"
             )
         with _dump(dumped) as file:
+            from rmqha.cli.replay import Sending, run_replay, stored_lines
+            from rmqha.client.replay import Wanted
+
             sending = Sending(delayed="level", group=group)
             run_replay(partial(stored_lines, file), str(dumped), Wanted(), sending, DEFAULT_DELAY_LEVELS, way, as_json)
         return

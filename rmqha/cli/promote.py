@@ -11,8 +11,10 @@ import click
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IStreamClientEndpoint
 
+from rmqha.cli.access import with_tls
 from rmqha.cli.restore import DRY_RUN
-from rmqha.cli.shared import JSON, print_json, run_reactor, the_reactor, with_tls
+from rmqha.cli.running import run_reactor, the_reactor
+from rmqha.cli.shared import JSON, print_json
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.net.endpoints import make_endpoint
@@ -22,8 +24,8 @@ from rmqha.remoting.asking import ask_config, ask_runtime_info
 from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.epochs import note_name_servers
 from rmqha.store.errors import StoreError
+from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log.lockfile import is_locked
-from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.promote import (

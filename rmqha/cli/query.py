@@ -8,19 +8,13 @@ from typing import Any
 
 import click
 
+from rmqha.cli.access import WAY
+from rmqha.cli.brokers import make_client, run_client
 from rmqha.cli.dump import StoredSince as DumpedSince
 from rmqha.cli.dump import records_wanted
-from rmqha.cli.shared import (
-    JSON,
-    WAY,
-    make_client,
-    open_store,
-    progress_bar,
-    record_line,
-    run_client,
-    the_reactor,
-    with_options,
-)
+from rmqha.cli.running import the_reactor
+from rmqha.cli.shared import JSON, progress_bar, record_line, with_options
+from rmqha.cli.stores import open_store
 from rmqha.client import PullConsumer
 from rmqha.client.bulk import BulkPull, Selection, StoredSince
 from rmqha.client.lookup import ALWAYS, MAX_TIME, Brokers, Period, Place

@@ -1,25 +1,35 @@
 """``rmqha recover`` and ``rmqha rebuild``: recover a store, and rebuild its queues, while no node runs on it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rmqha.cli.shared import JSON, STORE, opening_bar, print_json
+from rmqha.cli.shared import JSON, STORE, print_json
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.progress import progress
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.rebuild import Rebuilt, rebuild_in_place
 from rmqha.store.errors import StoreInUse
+from rmqha.store.examining import LOCK_FILE, examine_store
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import list_segments
 from rmqha.store.log.recovery import Damage, LogDamaged, MayCut, Recovery
-from rmqha.store.messagestore import LOCK_FILE, MessageStore, examine_store
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
-from rmqha.store.opening import OpeningPhase
+from rmqha.store.opening import Opening, OpeningPhase
+
+
+@contextmanager
+def _opening_bar() -> Iterator[Opening]:
+    """What to pass to a MessageStore that a command opens: it shows on stderr how far opening is."""
+    with progress("opening the store") as show:
+        yield Opening(of_node=False, reporting=lambda phase, done, total: show(done, total, phase.value))
 
 
 @click.command()
@@ -87,7 +97,7 @@ def _examined(settings: Settings) -> Found:
 
 
 def _applied(settings: Settings, may_cut: MayCut) -> Found:
-    with opening_bar() as opening:
+    with _opening_bar() as opening:
         opened = MessageStore(settings, opening, may_cut=may_cut)
     found, had_state = opened.recovery, NodeState.read(opened.root) is not None
     confirmed = min(found.end, opened.node_state.offsets.confirmed)
@@ -162,7 +172,7 @@ def rebuild(store: Path, conf: Path | None, sets: tuple[str, ...]) -> None:
     if not settings.commit_log_folder.is_dir():
         raise Trouble(ExitCode.USAGE, f"{store}: there is no such store")
     found: list[Rebuilt] = []
-    with opening_bar() as opening:
+    with _opening_bar() as opening:
 
         def build(log: CommitLog, settings: Settings) -> None:
             def reached(offset: int) -> None:

@@ -9,24 +9,17 @@ from typing import Any
 import click
 from twisted.internet.defer import Deferred
 
-from rmqha.cli.shared import (
-    JSON,
-    STORE,
-    open_store,
-    print_json,
-    progress_bar,
-    result_of,
-    run_reactor,
-    the_reactor,
-    with_tls,
-)
+from rmqha.cli.access import with_tls
+from rmqha.cli.running import result_of, run_reactor, the_reactor
+from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
+from rmqha.cli.stores import open_store
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.settings.settings import BrokerRole, Settings
+from rmqha.store.examining import CUT_FOLDER
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
-from rmqha.store.messagestore import CUT_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store

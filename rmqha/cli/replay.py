@@ -16,9 +16,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from rmqha.cli.access import WAY
+from rmqha.cli.brokers import make_client, run_client
 from rmqha.cli.dump import open_source
 from rmqha.cli.replaymemory import Saved, is_there, progress_as_json
-from rmqha.cli.shared import JSON, WAY, Interrupted, make_client, print_json, run_client, the_reactor, with_options
+from rmqha.cli.running import Interrupted, the_reactor
+from rmqha.cli.shared import JSON, print_json, with_options
 from rmqha.client import MQClientError, Producer, SendStatus
 from rmqha.client.lookup import Brokers
 from rmqha.client.replay import (

@@ -10,7 +10,7 @@ from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import iso_time, parse_time
 from rmqha.settings.settings import Settings
-from rmqha.store.messagestore import open_log
+from rmqha.store.examining import open_log
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.newstore import NoRoom

@@ -7,8 +7,10 @@ import click
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IStreamClientEndpoint
 
+from rmqha.cli.access import with_tls
 from rmqha.cli.restore import DRY_RUN
-from rmqha.cli.shared import JSON, STORE, print_json, progress_bar, run_reactor, the_reactor, with_tls
+from rmqha.cli.running import run_reactor, the_reactor
+from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
 from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
 from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.kit.connecting import reason_of
@@ -22,10 +24,10 @@ from rmqha.remoting.asking import ask_master_range
 from rmqha.settings.settings import Settings
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreInUse
+from rmqha.store.examining import LOCK_FILE, examine_store, open_log
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.recovery import LogDamaged
-from rmqha.store.messagestore import LOCK_FILE, examine_store, open_log
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.fork import Fork, NothingInCommon

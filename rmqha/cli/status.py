@@ -9,8 +9,11 @@ import click
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IStreamClientEndpoint
 
+from rmqha.cli.access import with_tls
 from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
-from rmqha.cli.shared import JSON, Interrupted, json_line, open_store, print_json, run_reactor, the_reactor, with_tls
+from rmqha.cli.running import Interrupted, run_reactor, the_reactor
+from rmqha.cli.shared import JSON, json_line, print_json
+from rmqha.cli.stores import open_store
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable

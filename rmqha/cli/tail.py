@@ -4,20 +4,10 @@ from typing import Any
 
 import click
 
-from rmqha.cli.shared import (
-    EXPRESSION,
-    JSON,
-    WAY,
-    Interrupted,
-    expression_of,
-    make_client,
-    parsed_time,
-    print_body,
-    record_line,
-    run_client,
-    the_reactor,
-    with_options,
-)
+from rmqha.cli.access import EXPRESSION, WAY, expression_of
+from rmqha.cli.brokers import make_client, print_body, run_client
+from rmqha.cli.running import Interrupted, the_reactor
+from rmqha.cli.shared import JSON, parsed_time, record_line, with_options
 from rmqha.client import PullConsumer
 from rmqha.client.bulk import Edge, StoredSince
 from rmqha.client.follow import Follower, Wanted

@@ -4,8 +4,10 @@ import time
 
 import click
 
+from rmqha.cli.access import BROKERS_TLS, namesrv_option, with_tls
 from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
-from rmqha.cli.shared import BROKERS_TLS, JSON, json_line, namesrv_option, the_reactor, with_tls
+from rmqha.cli.running import the_reactor
+from rmqha.cli.shared import JSON, json_line
 from rmqha.cli.tables import Column, table_text, terminal_width
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.shared import JSON, STORE, open_store, print_json, progress_bar
+from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
+from rmqha.cli.stores import open_store
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.settings.settings import Settings
 from rmqha.store.offline.audit import QueueFindings, audit_proved, audited_end

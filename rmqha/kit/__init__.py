@@ -8,10 +8,12 @@ In reading order:
 - ``collecting``: the collector of cycles, while modules are imported.
 - ``interrupts``: Ctrl-C while modules are imported.
 - ``printing``: escapes text that others chose, for terminals and log files.
+- ``bar``: a bar on the terminal.
 - ``progress``: shows how far a long work has come: a bar or lines.
 - ``histogram``: durations, counted in classes.
 - ``steps``: long work that is done in steps.
 - ``services``: Twisted services that stop in order, and periodic calls that survive errors.
+- ``threads``: work in another thread.
 - ``trouble``: a trouble that lasts gets one line in the log.
 - ``sending``: writes to a socket now, because somebody waits for the bytes.
 - ``connecting``: connections that are retried, and how the log reports that.

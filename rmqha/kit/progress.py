@@ -7,22 +7,9 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
 from rmqha.kit.printing import printable
 
 LINE_SECONDS = 10.0
-BAR_SECONDS = 0.1
 MIB = 1 << 20
 
 
@@ -97,59 +84,19 @@ def _duration(seconds: float) -> str:
     return f"{whole // 60} min" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-class _Bar:
-    """A task of rich's Progress, updated at most every ``BAR_SECONDS``."""
-
-    def __init__(self, bar: Progress, title: str) -> None:
-        self._bar = bar
-        self._task = bar.add_task(printable(title), total=None)
-        self._next = 0.0
-        self._last: tuple[int, int | None] | None = None
-
-    def show(self, done: int, total: int | None = None, title: str | None = None) -> None:
-        self._last = done, total
-        now = time.monotonic()
-        if now < self._next and title is None:
-            return
-        self._next = now + BAR_SECONDS
-        self._update()
-        if title is not None:
-            self._bar.update(self._task, description=printable(title))
-
-    def _update(self) -> None:
-        if self._last is not None:
-            done, total = self._last
-            self._bar.update(self._task, completed=done, total=total)
-
-    def finish(self) -> None:
-        """Show what was reported last."""
-        self._update()
-
-
-def bar_columns(unit: Unit) -> list[ProgressColumn]:
-    """Title, bar, amount, rate and time left. The title is not markup."""
-    title = TextColumn("{task.description}", markup=False)
-    if unit is Unit.PARTS:
-        return [title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    return [title, BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn()]
-
-
 @contextmanager
 def progress(title: str, unit: Unit = Unit.BYTES, shown: bool = True) -> Iterator[Show]:
     """Show progress on stderr. It yields a function to call with each place reached; not ``shown``, it does nothing."""
     if not shown:
         yield _nothing
         return
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield Lines(title, unit, _say).show
         return
-    with Progress(*bar_columns(unit), console=console) as display:
-        bar = _Bar(display, title)
-        try:
-            yield bar.show
-        finally:
-            bar.finish()
+    from rmqha.kit.bar import bar_on_terminal  # what draws it takes longer to import than most commands to work
+
+    with bar_on_terminal(title, unit is Unit.BYTES) as bar:
+        yield Lines(title, unit, _say).show if bar is None else bar.show
 
 
 def _nothing(done: int, total: int | None = None, title: str | None = None) -> None:

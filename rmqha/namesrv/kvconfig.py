@@ -7,8 +7,8 @@ from pathlib import Path
 from twisted.internet.defer import Deferred, execute, succeed
 from twisted.python.failure import Failure
 
+from rmqha.kit.threads import RunInThread
 from rmqha.store.errors import StoreError
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK
 from rmqha.wire.fastjson import dumps_pretty, loads_lenient
 

@@ -14,6 +14,7 @@ from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps
+from rmqha.kit.threads import RunInThread
 from rmqha.namesrv.kvconfig import FILE_NAME, KVConfigManager, TableFull
 from rmqha.namesrv.peers import DEFAULT_ACCESS, Access, Liveness, Peer
 from rmqha.namesrv.routeinfo import Registration, RouteInfoManager
@@ -30,7 +31,6 @@ from rmqha.remoting.protocol import (
 )
 from rmqha.remoting.registration import body_crc32, decode_body_in_steps
 from rmqha.remoting.turns import Turns
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import DataVersion, TopicConfig
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, dumps_strict, loads_lenient, loads_request

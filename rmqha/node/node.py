@@ -39,8 +39,8 @@ from rmqha.node.replicating import (
 from rmqha.node.rereading import Rereading, change_live
 from rmqha.ops.control import ControlService, OrderRefused
 from rmqha.ops.logs import NodeLogObserver
+from rmqha.ops.places import Place, ProgressBarService
 from rmqha.ops.process import Leave, ProcessService
-from rmqha.ops.terminalbar import Place, ProgressBarService
 from rmqha.remoting.asking import ask_master_range
 from rmqha.settings.settings import BrokerRole, run_time_properties, with_properties
 from rmqha.store.epochs import note_name_servers, promoted_name_servers
@@ -64,7 +64,6 @@ from rmqha.store.offline.promote import (
 from rmqha.store.offline.rewind import check_room, fork_line, record_at
 from rmqha.store.opening import OpeningStopped
 from rmqha.store.popinflight import popped_in_words
-from rmqha.web.nodeweb import node_web
 
 
 class Phase(Enum):
@@ -143,6 +142,8 @@ class Node(ProcessService):
         plan = self._plan
         if plan.http is None:
             return
+        from rmqha.web.nodeweb import node_web  # a node without this port starts quicker
+
         endpoint = plan.http.endpoint(self._reactor)
         if plan.tls is not None:
             endpoint = plan.tls.endpoint(endpoint, IReactorTime(self._reactor), lambda host, reason: None)

@@ -37,9 +37,9 @@ from rmqha.node.promising import PromiseProcessor
 from rmqha.node.replicating import Machine, Replicating, state_of_log
 from rmqha.ops.cleaning import CleaningService
 from rmqha.ops.listening import ListeningService, tcp_endpoint
+from rmqha.ops.places import Place
 from rmqha.ops.process import MAX_FILES, Leave
 from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
-from rmqha.ops.terminalbar import Place
 from rmqha.ops.tlsoptions import secured
 from rmqha.remoting.asking import view_of_master
 from rmqha.remoting.budgets import PortBudget

@@ -22,8 +22,8 @@ from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, Master
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.ops.places import Place
 from rmqha.ops.statefile import StateFileService
-from rmqha.ops.terminalbar import Place
 from rmqha.settings.settings import BrokerRole, FlushDiskType, ReadUpTo, Settings, as_master
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError

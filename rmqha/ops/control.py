@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.store.messagestore import LOCK_FILE
+from rmqha.store.examining import LOCK_FILE
 
 PEER_CREDENTIALS = Struct("iII")
 """SO_PEERCRED: pid, uid and gid of the process at the other end."""

@@ -3,7 +3,7 @@
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
 from twisted.logger import FileLogObserver, ILogObserver, LogEvent, LogLevel, eventAsText, formatEvent
@@ -12,7 +12,9 @@ from twisted.python.syslog import SyslogObserver as TwistedSyslogObserver
 from zope.interface import implementer
 
 from rmqha.kit.printing import printable, printable_json
-from rmqha.ops.terminalbar import TerminalBar
+
+if TYPE_CHECKING:
+    from rmqha.ops.terminalbar import TerminalBar
 
 OWN_NAMESPACE = "rmqha"
 
@@ -113,6 +115,15 @@ class ReopenedFile:
         self._file.flush()
 
 
+def _terminal_bar() -> "TerminalBar | None":
+    """Standard output with a bar; None if it is not a terminal that can show one."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return None
+    from rmqha.ops.terminalbar import TerminalBar  # what draws it takes long to import
+
+    return TerminalBar.on(sys.stdout)
+
+
 @implementer(ILogObserver)
 class NodeLogObserver:
     """Writes a node's events to ``path``, or to standard output."""
@@ -121,7 +132,7 @@ class NodeLogObserver:
         """Raises OSError."""
         self._file = ReopenedFile(path) if path is not None else None
         is_shown = path is None and log_format is LogFormat.TEXT
-        self.bar = TerminalBar.on(sys.stdout) if is_shown else None
+        self.bar = _terminal_bar() if is_shown else None
         """The terminal on which the events are shown; None without one."""
         stream: Any = self._file or self.bar or sys.stdout
         if log_format is LogFormat.JSON:

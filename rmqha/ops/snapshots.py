@@ -5,7 +5,7 @@ from functools import partial
 
 from twisted.internet.defer import Deferred, succeed
 
-from rmqha.store.log.flush import RunInThread
+from rmqha.kit.threads import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.tablesnapshots import delete_old_snapshots, read_snapshot, read_tables, write_snapshot
 

@@ -12,9 +12,9 @@ from twisted.python.failure import Failure
 
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
+from rmqha.kit.threads import RunInThread
 from rmqha.kit.trouble import Trouble
 from rmqha.store.errors import is_disk_full
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NodeState
 

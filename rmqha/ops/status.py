@@ -15,8 +15,8 @@ from rmqha.kit.times import iso_time
 from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range
 from rmqha.remoting.protocol import RemotingError
 from rmqha.settings.settings import BrokerRole, parse_byte_count
+from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.mappedfile import DISK
-from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.nodestate import STOPPED, NodeState, state_path
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import OpeningPhase

@@ -13,8 +13,6 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-import javaproperties
-
 from rmqha.wire.delay import DelayLevels
 
 
@@ -639,6 +637,8 @@ def _without_contradictions(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 def read_properties(path: Path) -> dict[str, str]:
     """The keys and values of a Java properties file. Raises SettingsError, also if a key has two values."""
+    import javaproperties  # it imports HTTP clients; most commands read no such file
+
     try:
         with path.open(encoding="utf-8") as file:
             return javaproperties.load(file, object_pairs_hook=_without_contradictions)

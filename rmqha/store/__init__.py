@@ -26,6 +26,7 @@ In reading order:
 - ``tablesnapshots``: the tables as they were, by the log offset they belong to.
 - ``clamping``: sets back offsets that are past the end of their queues.
 - ``setback``: sets back what points into a log that loses its end.
+- ``examining``: the names of a store's own files, its log, and what recovery would find in it.
 - ``opening``: how far the opening of a store is, and how to stop it.
 - ``messagestore``: the facade: opens, owns and closes everything above.
 - ``offline/``: for stores that no node of this process has open: reading, checking, repairing.

@@ -20,6 +20,7 @@ from twisted.python.failure import Failure
 from rmqha.kit.events import Event
 from rmqha.kit.histogram import Histogram
 from rmqha.kit.steps import Steps
+from rmqha.kit.threads import RunInThread
 from rmqha.settings.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.store.clamping import clamp_groups
 from rmqha.store.deletions import DeletedTopicTable
@@ -37,18 +38,17 @@ from rmqha.store.derived.replacing import (
 )
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError, is_disk_full
+from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE, CUT_FOLDER, LOCK_FILE, examine_store, open_log
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
-from rmqha.store.log.commitlog import CommitLog, segment_size_of
-from rmqha.store.log.flush import CheckpointFile, Flusher, RunInThread, next_checkpoint
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.flush import CheckpointFile, Flusher, next_checkpoint
 from rmqha.store.log.mappedfile import DISK, Disk, Syncable, check_not_among_segments, file_name
 from rmqha.store.log.recovery import (
     Examination,
     LogDamaged,
     MayCut,
     Recovery,
-    Vouched,
     check_may_cut,
-    examine,
     keep,
     latest_vouched,
     log_pieces,
@@ -69,11 +69,6 @@ from rmqha.wire.layout import BLANK_HEADER
 from rmqha.wire.record import Record, RecordError, peek_size
 from rmqha.wire.scan import Scan
 
-ABORT_FILE = "abort"
-CHECKPOINT_FILE = "checkpoint"
-LOCK_FILE = "lock"
-CUT_FOLDER = "cut"
-"""Below ``rmqha``: what recovery cut and repairs replaced."""
 REOPENING_BYTES = 4 << 20
 """Without this room a running node does not close its store to open it again: if it cannot close it, it ends."""
 MAX_RECORDS_WALKED = 4096
@@ -82,31 +77,6 @@ LAST_DISPATCH_SECONDS = 5.0
 
 BuildDerived = Callable[[CommitLog, Settings], object]
 """Builds queues and index of a recovered log, and puts them in place of the old ones."""
-
-
-def open_log(settings: Settings, owned: bool = True, disk: Disk = DISK) -> CommitLog:
-    """Open the log of a store. Its files show the segment size. Raises StoreError, OSError."""
-    folder = settings.commit_log_folder
-    return CommitLog(folder, segment_size_of(folder, settings.mapped_file_size_commit_log, disk), owned, disk)
-
-
-def examine_store(
-    settings: Settings, proving: Callable[[int, int], None] = lambda at, end: None, disk: Disk = DISK
-) -> Examination:
-    """What recovery would find in a store that no process has open. Changes nothing. Raises StoreError, OSError.
-
-    ``proving`` is called with the offset that is proved so far, and with the end of the log's files.
-    """
-    root = settings.store_path_root_dir
-    state = NodeState.read(root, disk)
-    vouched = Vouched() if state is None else Vouched(state.confirmed_offset, state.flushed_offset)
-    log = open_log(settings, owned=False, disk=disk)
-    try:
-        checkpoint = Checkpoint.read(root / CHECKPOINT_FILE, disk)
-        clean_stop = not disk.exists(root / ABORT_FILE)
-        return examine(log, checkpoint, clean_stop, vouched, lambda at: proving(at, log.max_offset))
-    finally:
-        log.close()
 
 
 class MessageStore:

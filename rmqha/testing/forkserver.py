@@ -24,7 +24,7 @@ from typing import IO, Any, Final
 
 MAX_REQUEST_BYTES = 1 << 17
 POLL_SECONDS = 0.01
-IMPORTED = ("twisted.scripts.twistd", "rmqha.tap", "rmqha.namesrv_tap")
+IMPORTED = ("twisted.scripts.twistd", "rmqha.tap", "rmqha.namesrv_tap", "rmqha.web.nodeweb", "rmqha.web.namesrvweb")
 """And the module of each command."""
 OF_PYTHON = ("PYTHON", "LANG", "LC_", "COVERAGE")
 """So begin the variables that decide how Python starts: a fork has started already."""

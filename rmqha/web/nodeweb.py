@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 from rmqha.kit.steps import Steps
 from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.ops.listening import ListeningService
-from rmqha.ops.terminalbar import Place
+from rmqha.ops.places import Place
 from rmqha.settings.settings import Settings
 from rmqha.web.exposition import Format
 from rmqha.web.health import CHECKS, cluster_handlers, handler_of

@@ -18,7 +18,7 @@ from rmqha.kit.events import Event
 from rmqha.kit.histogram import Histogram, quantile
 from rmqha.kit.printing import printable
 from rmqha.kit.services import PeriodicService
-from rmqha.ops.terminalbar import Place
+from rmqha.ops.places import Place
 from rmqha.store.errors import StoreError
 from rmqha.store.log.room import room_of
 from rmqha.store.retention import Slot, SlotFolder

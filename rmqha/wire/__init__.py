@@ -29,4 +29,5 @@ The network:
 And for both:
 
 - ``javahash``: Java's ``String.hashCode``.
+- ``javahashes``: that of many strings at once.
 """

@@ -13,8 +13,8 @@ from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.service import BrokerService, Surroundings, default_ip, resolved
 from rmqha.net.endpoints import make_endpoint
 from rmqha.settings.settings import Settings
+from rmqha.store.examining import ABORT_FILE
 from rmqha.store.message import Message
-from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.metadata import PERM_READ, PERM_WRITE, ConsumerOffsetTable, DelayOffsetTable, TopicConfigTable
 from rmqha.store.tablesnapshots import read_tables, write_snapshot
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode

@@ -22,8 +22,9 @@ from rmqha.ha.slave.contact import iso_of
 from rmqha.kit.times import iso_time
 from rmqha.settings.settings import make_settings
 from rmqha.store.errors import UnsupportedStore
+from rmqha.store.examining import ABORT_FILE, LOCK_FILE
 from rmqha.store.log.lockfile import LockFile
-from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port

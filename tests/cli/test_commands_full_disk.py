@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmqha.cli import main
-from rmqha.store.messagestore import ABORT_FILE
+from rmqha.store.examining import ABORT_FILE
 from rmqha.testing.records import write_log
 from tests.commands import RMQHA, rmqha
 from tests.node.test_node import small_disk

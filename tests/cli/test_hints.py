@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
-from rmqha.cli.shared import NameServersOption, namesrv_option
+from rmqha.cli.access import NameServersOption, namesrv_option
 
 
 def errors(*words: str, **environ: str) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 from unittest.mock import patch
 
 from rmqha import cli
-from rmqha.cli.shared import print_body
+from rmqha.cli.brokers import print_body
 from rmqha.pipeline import cli as jobs_cli
-from rmqha.store.messagestore import ABORT_FILE
+from rmqha.store.examining import ABORT_FILE
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline import commands
 from rmqha.testing.records import lay_segments, make_record, write_segments
@@ -27,7 +27,7 @@ SEGMENT_SIZE = 16384
 PRINTERS = {
     ("commands.py", "say"),
     ("shared.py", "print_json"),
-    ("shared.py", "print_body"),
+    ("brokers.py", "print_body"),
     ("tables.py", "print_table"),
     ("cli.py", "_print_json"),
     ("doctor.py", "_tell"),  # it escapes, and wraps long lines

@@ -11,9 +11,10 @@ from unittest.mock import patch
 import pytest
 
 from rmqha.settings.settings import make_settings
+from rmqha.store.examining import ABORT_FILE, LOCK_FILE
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
-from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
 from rmqha.store.offline.repair import Gap, Mend, StoreRepair

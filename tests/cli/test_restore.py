@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.store.messagestore import ABORT_FILE
+from rmqha.store.examining import ABORT_FILE
 from rmqha.store.nodestate import NodeState
 from rmqha.testing.nodes import PutNode, TwistdNode
 from tests.cli.test_cli import CommandTestCase, files_of, records_of

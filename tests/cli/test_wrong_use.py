@@ -13,8 +13,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.cli import main
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log.lockfile import LockFile
-from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline import rewind as rewinding
 from rmqha.store.offline.fork import Fork

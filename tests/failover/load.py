@@ -9,7 +9,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from rmqha.cli.shared import client_tls
+from rmqha.cli.access import client_tls
 from rmqha.client.aio import Client
 from rmqha.client.errors import ClientError
 from rmqha.client.message import Message

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 
 from rmqha.kit.events import Event
-from rmqha.store.messagestore import ABORT_FILE
+from rmqha.store.examining import ABORT_FILE
 from rmqha.testing.nodes import TwistdNode, logged_events
 from rmqha.testing.proxy import Facts
 from rmqha.wire.transfer import REPORT_HEADER, TRANSFER_HEADER

@@ -20,13 +20,13 @@ MIB = 1 << 20
 STAYS_AT_ITS_FIRST_PLACE = """
 import sys, time
 from rmqha.launch import main
-from rmqha.kit.progress import _Bar
-show = _Bar.show
+from rmqha.kit.bar import Bar
+show = Bar.show
 def show_and_stay(*place):
     show(*place)
     while True:
         time.sleep(0.02)  # a signal ends it
-_Bar.show = show_and_stay
+Bar.show = show_and_stay
 sys.argv[0] = "rmqha"
 sys.exit(main())
 """

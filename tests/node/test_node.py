@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from rmqha.kit.events import Event
+from rmqha.store.examining import ABORT_FILE, LOCK_FILE
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import list_segments
-from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import PutNode, TwistdNode, free_port, logged_events
 from rmqha.testing.records import write_log

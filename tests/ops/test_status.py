@@ -23,9 +23,10 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops.status import Status, judge, status_of_broker, status_of_store
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol
 from rmqha.settings.settings import make_settings
+from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.log.mappedfile import DISK
-from rmqha.store.messagestore import LOCK_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets, state_path
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.brokerinfo import NODE_STATE_KEY

@@ -7,7 +7,8 @@ import re
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ops.terminalbar import LOOK_SECONDS, Place, ProgressBarService, TerminalBar
+from rmqha.ops.places import LOOK_SECONDS, Place, ProgressBarService
+from rmqha.ops.terminalbar import TerminalBar
 
 MIB = 1 << 20
 

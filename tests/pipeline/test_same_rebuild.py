@@ -24,8 +24,9 @@ from rmqha.settings.settings import Settings
 from rmqha.store.derived import consumequeue
 from rmqha.store.derived import rebuild as rebuild_module
 from rmqha.store.derived.rebuild import rebuild_in_place
+from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.mappedfile import Disk
-from rmqha.store.messagestore import ABORT_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.testing.records import make_record
 from rmqha.wire.delay import SCHEDULE_TOPIC

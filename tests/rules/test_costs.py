@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COSTS, cost_of, group_of
+from tests.conftest import COSTS, ROOT, cost_of, group_of
 from tests.rules.sources import parsed
 
 

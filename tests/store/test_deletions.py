@@ -19,8 +19,9 @@ from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store import deletions as deletions_module
 from rmqha.store.deletions import MAX_MARKS, NOTHING_DELETED, DeletedTopicTable, Deletion, drop_offsets, read_deletions
 from rmqha.store.derived import derived as derived_module
+from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.mappedfile import DISK
-from rmqha.store.messagestore import ABORT_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfig, TopicConfigTable
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.audit import audit

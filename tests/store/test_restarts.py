@@ -13,8 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.derived.dispatch import MIN_BULK_MESSAGES
 from rmqha.store.errors import StoreError
+from rmqha.store.examining import CHECKPOINT_FILE
 from rmqha.store.log.mappedfile import DISK, Disk
-from rmqha.store.messagestore import CHECKPOINT_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.promote import plan_promotion, promote, unknown_deletions_in_words
 from rmqha.store.restarts import MAX_RESTARTS, Restart, read_restarts, restarts_path, write_restarts

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rmqha.kit.events import Event
-from rmqha.store.messagestore import ABORT_FILE
+from rmqha.store.examining import ABORT_FILE
 from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from tests.commands import rmqha
 from tests.fixtures import copy_of, max_offset, segment_size

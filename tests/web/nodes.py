@@ -9,7 +9,7 @@ from twisted.internet.defer import execute
 from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.ha.master.serving import LogServing
 from rmqha.node.replicating import state_of_log
-from rmqha.ops.terminalbar import Place
+from rmqha.ops.places import Place
 from rmqha.settings.settings import Settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState

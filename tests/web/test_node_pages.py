@@ -11,7 +11,7 @@ from twisted.logger import Logger
 
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
-from rmqha.ops.terminalbar import Place
+from rmqha.ops.places import Place
 from rmqha.store.nodestate import NodeState
 from rmqha.store.retention import Slot
 from rmqha.web.catalogue import NODE, OTHER

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.wire.javahash import index_hashes, java_hash, java_hashes, stored_hashes, tags_hash
+from rmqha.wire.javahash import java_hash, tags_hash
+from rmqha.wire.javahashes import index_hashes, java_hashes, stored_hashes
 
 KNOWN = {
     "": 0,

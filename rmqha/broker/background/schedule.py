@@ -19,10 +19,10 @@ from rmqha.broker.background.held import Held
 from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
+from rmqha.kit.threads import RunInThread
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.message import NEVER_STORED, Message, PutMessageResult, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import DelayOffsetTable

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from rmqha.broker.background.held import Held
+from rmqha.kit.threads import RunInThread
 from rmqha.remoting.turns import Turns
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.timers import TimerCheckPoint, finding_first_waiting
 from rmqha.wire.timers import TIMER_QUEUE_ID, TIMER_TOPIC

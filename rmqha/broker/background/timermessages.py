@@ -38,11 +38,11 @@ from rmqha.broker.background.timerindex import Special, TimerIndex, Waiting
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import SLICE_SECONDS
+from rmqha.kit.threads import RunInThread
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.message import NEVER_STORED, Message, PutMessageStatus, put_again
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER

@@ -18,10 +18,10 @@ from twisted.python.failure import Failure
 
 from rmqha.broker.tables.newnames import NewNames
 from rmqha.kit.events import Event
+from rmqha.kit.threads import RunInThread
 from rmqha.kit.trouble import Trouble
 from rmqha.remoting.header import refused
 from rmqha.settings.settings import Settings
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.metadata import (
     ConfigTable,

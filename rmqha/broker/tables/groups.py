@@ -11,9 +11,9 @@ from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
 from rmqha.broker.tables.newnames import MAX_TABLE_BYTES, NewNameLimits, NewNames
 from rmqha.broker.tables.topics import TOPIC_CHARACTERS
 from rmqha.kit.events import Event
+from rmqha.kit.threads import RunInThread
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings.settings import Settings
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
 from rmqha.wire.beans import INT_MIN, LONG_MIN
 from rmqha.wire.command import ResponseCode

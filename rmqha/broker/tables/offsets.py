@@ -17,12 +17,12 @@ from rmqha.broker.tables.topics import topic_problem
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps, at_once
+from rmqha.kit.threads import RunInThread
 from rmqha.kit.trouble import Trouble
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
 from rmqha.store.derived.consumequeue import BoundaryType
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR, ConsumerOffsetTable, TableFile, topic_at_group
 from rmqha.wire.beans import INT_BITS

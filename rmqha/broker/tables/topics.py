@@ -10,9 +10,9 @@ from twisted.logger import Logger
 
 from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
 from rmqha.broker.tables.newnames import NewNameLimits, NewNames
+from rmqha.kit.threads import RunInThread
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings.settings import Settings
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import (
     PERM_INHERIT,
     PERM_READ,

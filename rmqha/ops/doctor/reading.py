@@ -11,8 +11,8 @@ from rmqha.ops.status import Status, judge, status_of_store
 from rmqha.settings.settings import Settings, properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.errors import StoreError
+from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log.room import room_of
-from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.retention import SlotFolder
 

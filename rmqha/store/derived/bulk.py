@@ -17,7 +17,8 @@ from rmqha.store.derived.dispatchrequest import SMALLEST_RECORD_BYTES, is_no_fol
 from rmqha.store.derived.index import HASHED_KEY_DTYPE, HashedKeys
 from rmqha.wire.columns import Bytes, Ints, Mask, PropertyPairs, Records
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
-from rmqha.wire.javahash import java_hash, row_hashes, stored_hashes, without_sign
+from rmqha.wire.javahash import java_hash
+from rmqha.wire.javahashes import row_hashes, stored_hashes, without_sign
 from rmqha.wire.layout import INT16, MESSAGE_MAGIC_CODE
 from rmqha.wire.record import (
     INNER_BATCH_FLAG,

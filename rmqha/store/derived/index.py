@@ -34,7 +34,7 @@ from rmqha.store.derived.geometry import (
 )
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk, Syncable, UnflushedFolder
-from rmqha.wire.javahash import index_hashes
+from rmqha.wire.javahashes import index_hashes
 
 NAME_FORMAT = "%Y%m%d%H%M%S"
 MAX_SECONDS = 2**31 - 1

@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from rmqha.kit.events import Event
 from rmqha.kit.histogram import Histogram
 from rmqha.kit.services import PeriodicService
+from rmqha.kit.threads import RunInThread
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.checkpoint import Checkpoint
@@ -25,12 +26,6 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import Syncable
 
 OS_PAGE_SIZE = 4096
-
-
-class RunInThread(Protocol):
-    """Runs functions in another thread, one after another, and returns their results."""
-
-    def __call__(self, function: Callable[[], None], /) -> Deferred[None]: ...
 
 
 class DerivedFiles(Protocol):

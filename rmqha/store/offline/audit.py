@@ -29,7 +29,8 @@ from rmqha.store.log.stretches import BadStretch, Progress
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.findings import Verification
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
-from rmqha.wire.javahash import index_hashes, tags_hash
+from rmqha.wire.javahash import tags_hash
+from rmqha.wire.javahashes import index_hashes
 from rmqha.wire.topics import LIGHT_QUEUE_PREFIX
 
 MAX_PROBLEMS = 20

@@ -15,7 +15,7 @@ from rmqha.store.log.stretches import Progress
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TableFile
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.reading import MessageReader
-from rmqha.wire.javahash import index_hashes
+from rmqha.wire.javahashes import index_hashes
 from rmqha.wire.record import Record, keys_of
 
 Wants = Callable[[Record], bool]

@@ -21,12 +21,13 @@ from rmqha.store.derived.derived import MARK_FILE, note_dispatched_until
 from rmqha.store.derived.index import INDEX_FOLDER
 from rmqha.store.derived.queueends import ends_path
 from rmqha.store.errors import StoreError
+from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, examine_store, open_log
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import DISK, file_name, list_segments
 from rmqha.store.log.recovery import Examination, LogDamaged, Vouched, examine
 from rmqha.store.log.room import existing_folder
-from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE, MessageStore, examine_store, open_log
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfigTable
 from rmqha.store.nodestate import NODE_FOLDER, STOPPED, NodeState, Offsets
 from rmqha.store.offline.copying import Copied, Copier, data_bytes

@@ -21,11 +21,12 @@ from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_r
 from rmqha.store.derived.queuetable import QueueTable, open_queues
 from rmqha.store.epochs import Epoch, add_epoch, next_epoch, note_promotion, promoted_role
 from rmqha.store.errors import StoreError
+from rmqha.store.examining import examine_store, open_log
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.log.provedrecords import proved_records
 from rmqha.store.log.recovery import LogDamaged
-from rmqha.store.messagestore import MessageStore, examine_store, open_log
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
     CONFIG_FOLDER,
     ConsumerOffsetTable,

@@ -15,12 +15,12 @@ from typing import Self
 
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreError, StoreInUse, name_file
+from rmqha.store.examining import CUT_FOLDER, LOCK_FILE, examine_store, open_log
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import DISK, Disk, file_name
 from rmqha.store.log.recovery import has_unwritten_end, keep, log_pieces
 from rmqha.store.log.stretches import Progress, Survey, survey
-from rmqha.store.messagestore import CUT_FOLDER, LOCK_FILE, examine_store, open_log
 from rmqha.store.nodestate import NODE_FOLDER, NodeState
 from rmqha.store.offline.audit import wrong_units
 from rmqha.store.offline.standins import FileFault, StandInDisk, file_faults

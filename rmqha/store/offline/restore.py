@@ -13,11 +13,11 @@ import numpy as np
 
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreError, StoreInUse, name_file
+from rmqha.store.examining import ABORT_FILE, CUT_FOLDER, LOCK_FILE, open_log
 from rmqha.store.log.commitlog import segment_size_of
 from rmqha.store.log.lockfile import LockFile, is_locked
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, sync_folder
 from rmqha.store.log.stretches import Survey, survey
-from rmqha.store.messagestore import ABORT_FILE, CUT_FOLDER, LOCK_FILE, open_log
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.wire.record import Blank, Record, RecordError, check_record
 from rmqha.wire.scan import Scan, scan_records

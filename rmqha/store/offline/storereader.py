@@ -6,11 +6,11 @@ from pathlib import Path
 from rmqha.settings.settings import Settings
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import NoStore, StoreError
+from rmqha.store.examining import ABORT_FILE, LOCK_FILE
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.lockfile import is_locked, while_files_go
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
 from rmqha.store.log.stretches import Progress, prove, survey
-from rmqha.store.messagestore import ABORT_FILE, LOCK_FILE
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.comparing import compare_segment
 from rmqha.store.offline.findings import Circumstances, Comparison, Difference, Verification, judge

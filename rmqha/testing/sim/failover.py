@@ -15,8 +15,8 @@ from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.epochs import promoted_role, read_epochs
+from rmqha.store.examining import CUT_FOLDER
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.messagestore import CUT_FOLDER
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffsetTable
 from rmqha.store.nodestate import NODE_FOLDER, NodeState
 from rmqha.store.offline.fork import Fork

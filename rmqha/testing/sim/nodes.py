@@ -38,9 +38,10 @@ from rmqha.node.replicating import (
 from rmqha.settings.settings import BrokerRole, Settings, make_settings
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError
+from rmqha.store.examining import examine_store, open_log
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.recovery import Examination, LogDamaged, MayCut
-from rmqha.store.messagestore import MessageStore, examine_store, open_log
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork

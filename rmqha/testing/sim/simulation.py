@@ -24,10 +24,10 @@ from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.settings.settings import FlushDiskType
+from rmqha.store.examining import CHECKPOINT_FILE, examine_store, open_log
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
-from rmqha.store.messagestore import CHECKPOINT_FILE, examine_store, open_log
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion

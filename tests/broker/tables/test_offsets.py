@@ -13,8 +13,8 @@ from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import V5_0_0, ConsumerOffsetManager, OffsetLimits, OffsetProcessors
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.kit.steps import at_once
+from rmqha.kit.threads import RunInThread
 from rmqha.remoting.protocol import RequestRefused
-from rmqha.store.log.flush import RunInThread
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict

@@ -11,7 +11,8 @@ from rmqha.store.derived.batchqueue import BATCH_UNIT, BatchConsumeQueue, BatchU
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.derived.queuetypes import QueueTypes, queue_types_of
 from rmqha.store.derived.rebuild import rebuild_in_place
-from rmqha.store.messagestore import ABORT_FILE, MessageStore
+from rmqha.store.examining import ABORT_FILE
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
 from rmqha.store.offline.audit import audit
 from rmqha.store.offline.prefix import CopyKind, copy_store, examine_source, plan_copy

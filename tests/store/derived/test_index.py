@@ -19,7 +19,7 @@ from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, Key
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import UnflushedFolder
 from rmqha.testing.sim.disk import SimDisk
-from rmqha.wire.javahash import index_hashes
+from rmqha.wire.javahashes import index_hashes
 from tests import examples
 from tests.fixtures import new_folder, open_files
 

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings.settings import Settings, make_settings
 from rmqha.store.epochs import note_promotion, promoted_role
-from rmqha.store.messagestore import ABORT_FILE, examine_store
+from rmqha.store.examining import ABORT_FILE, examine_store
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.prefix import CopyKind

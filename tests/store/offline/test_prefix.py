@@ -20,11 +20,12 @@ from rmqha.settings.settings import Settings, make_settings
 from rmqha.store.derived.derived import MARK_FILE
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.errors import NoStore, StoreError
+from rmqha.store.examining import LOCK_FILE, open_log
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.log.recovery import LogDamaged
 from rmqha.store.message import Message
-from rmqha.store.messagestore import LOCK_FILE, MessageStore, open_log
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffsetTable
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
 from rmqha.store.offline import newstore, prefix

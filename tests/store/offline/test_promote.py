@@ -12,8 +12,8 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.epochs import Epoch, add_epoch, promoted_role, read_epochs
 from rmqha.store.errors import StoreError
+from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.mappedfile import Disk
-from rmqha.store.messagestore import ABORT_FILE
 from rmqha.store.metadata import (
     CONFIG_FOLDER,
     ConsumerOffsetTable,

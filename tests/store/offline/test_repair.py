@@ -13,11 +13,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreInUse
+from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log import mappedfile
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.lockfile import LockFile
 from rmqha.store.log.recovery import has_unwritten_end
-from rmqha.store.messagestore import LOCK_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.repair import Mended, RepairError, StoreRepair, feed_from_store
 from rmqha.store.offline.storereader import StoreReader

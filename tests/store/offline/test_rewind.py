@@ -16,8 +16,9 @@ from rmqha.store.derived.derived import note_dispatched_until
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.replacing import remove_retired, retire_derived
 from rmqha.store.epochs import note_promotion, promoted_role
+from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE
 from rmqha.store.log.mappedfile import Disk
-from rmqha.store.messagestore import ABORT_FILE, CHECKPOINT_FILE, MessageStore
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
 from rmqha.store.offline.audit import audit
 from rmqha.store.offline.fork import Fork

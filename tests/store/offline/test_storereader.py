@@ -6,9 +6,9 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.errors import StoreError
+from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log import stretches as stretches_module
 from rmqha.store.log.lockfile import LockFile
-from rmqha.store.messagestore import LOCK_FILE
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline import comparing
 from rmqha.store.offline.findings import Comparison, Verification

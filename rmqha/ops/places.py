@@ -1,0 +1,53 @@
+"""How far a long work of a node has come, for a bar and for the status page."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from rmqha.kit.services import PeriodicService
+
+LOOK_SECONDS = 0.25
+
+
+class Place(NamedTuple):
+    """How far a long work has come: at ``at`` of ``end``, in bytes. ``start`` None: where it was first seen."""
+
+    title: str
+    at: int
+    end: int
+    start: int | None = None
+
+
+class Bar(Protocol):
+    """A bar that can be moved and taken away."""
+
+    def show(self, title: str, done: int, total: int) -> None: ...
+
+    def hide(self) -> None: ...
+
+
+class ProgressBarService(PeriodicService):
+    """Moves a bar while ``how_far`` gives a place. It shows nothing of what is over after one look."""
+
+    def __init__(self, bar: Bar, how_far: Callable[[], Place | None], clock: IReactorTime) -> None:
+        PeriodicService.__init__(self, "the progress bar", LOOK_SECONDS, self._look, clock, first_after=LOOK_SECONDS)
+        self._bar = bar
+        self._how_far = how_far
+        self._title: str | None = None
+        self._first = 0
+
+    def _look(self) -> None:
+        place = self._how_far()
+        if place is None:
+            self._title = None
+            self._bar.hide()
+        elif place.title != self._title:
+            self._title, self._first = place.title, place.at if place.start is None else place.start
+        else:
+            self._bar.show(place.title, place.at - self._first, place.end - self._first)
+
+    def stopService(self) -> Deferred[None]:
+        self._bar.hide()
+        return PeriodicService.stopService(self)
