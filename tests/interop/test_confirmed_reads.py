@@ -14,13 +14,14 @@ import pytest
 from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode
 from rmqha.testing.proxy import FaultProxy
+from tests.commands import output_of
 from tests.freezing import frozen
 from tests.interop.conftest import OurBrokerFactory, start_our_broker
 from tests.interop.nodes import OurBroker
 from tests.interop.our_clients import OurClients
 from tests.interop.rocketmq import ClientsRun, Driver, runtime_info, sha256_of_message
 from tests.interop.test_failover import BODY_BYTES, QUEUES, TOPIC, consumer, wait_for_topics
-from tests.interop.test_promotion import promote, rmqha
+from tests.interop.test_promotion import promote
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.story
@@ -90,7 +91,7 @@ def lose_the_master(
         line.command("cut rst")
 
         promote(slave, "async-master")
-        told = json.loads(rmqha("rewind", master.store, "--to", slave.ha_address, "--json"))
+        told = json.loads(output_of("rewind", master.store, "--to", slave.ha_address, "--json"))
         assert told["messages"] == {TOPIC: len(LOST)}
         options = {"store": master.store, "listen_port": master.listen_port, "readUpTo": "confirmed"}
         start("slave", master=slave, **options).wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")

@@ -16,10 +16,10 @@ import pytest
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.layout import INT64, STORE_TIMESTAMP_AT
 from rmqha.wire.record import Record
+from tests.commands import output_of
 from tests.interop.conftest import MasterFactory
 from tests.interop.rocketmq import V5, Driver, messages_sha256
 from tests.interop.test_namesrv import wait_for_brokers
-from tests.interop.test_promotion import rmqha
 
 pytestmark = pytest.mark.story
 
@@ -78,7 +78,7 @@ def assert_goes_on(java_master: MasterFactory, driver: Driver, tmp_path: Path) -
     }
     for option, place in places.items():
         output = tmp_path / option.strip("-")
-        told = json.loads(rmqha("restore", source.store, "--output", output, option, place, "--json"))
+        told = json.loads(output_of("restore", source.store, "--output", output, option, place, "--json"))
         assert told["earlierAfter"] == (SET_BACK if option == "--to-time" else 0)
         left = [record for at, record in records if at < told["end"]]
         assert 0 < len(left) < SENT, option
@@ -94,4 +94,4 @@ def assert_goes_on(java_master: MasterFactory, driver: Driver, tmp_path: Path) -
             sent = [(result.queue_id, result.queue_offset) for result in run.results()]
         assert sorted(sent) == sorted((queue, ends[queue] + more) for queue in range(QUEUES) for more in (0, 1)), option
         restored.stop()
-        assert "queues agree" in rmqha("verify", output)
+        assert "queues agree" in output_of("verify", output)
