@@ -147,18 +147,22 @@ SERVER: Final = ForkServer() if "RMQHA_FORKS" in os.environ else None
 
 
 def start_with_pipes(
-    module: str, options: Sequence[str], errors: IO[bytes], prefix: Sequence[str] = ()
+    module: str,
+    options: Sequence[str],
+    errors: IO[bytes],
+    output: IO[bytes] | None = None,
+    prefix: Sequence[str] = (),
 ) -> subprocess.Popen[bytes] | ForkedProcess:
     """Run a module with pipes as its standard input and output: as a fork, if SERVER is there and there is no prefix.
 
-    Raises ValueError, OSError.
+    ``output`` takes the place of the second pipe. Raises ValueError, OSError.
     """
     if SERVER is None or prefix:
         words, pipe = [*prefix, sys.executable, "-m", module, *options], subprocess.PIPE
-        return subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=errors)
+        return subprocess.Popen(words, stdin=pipe, stdout=output or pipe, stderr=errors)
     (its_input, ours), (theirs, its_output) = os.pipe(), os.pipe()
     with open(its_input, "rb") as stdin, open(its_output, "wb") as stdout:
-        process = SERVER.start(["-m", module, *options], (stdin, stdout, errors))
+        process = SERVER.start(["-m", module, *options], (stdin, output or stdout, errors))
     process.stdin, process.stdout = os.fdopen(ours, "wb"), os.fdopen(theirs, "rb")
     return process
 

@@ -227,7 +227,7 @@ class PutNode(TwistdNode):
     """A master that puts messages on command: ``rmqha.testing.putnode`` in a process of its own."""
 
     def _spawn(self, log: IO[bytes]) -> subprocess.Popen[bytes] | ForkedProcess:
-        return start_with_pipes("rmqha.testing.putnode", [*map(str, self._options)], log, self.prefix)
+        return start_with_pipes("rmqha.testing.putnode", [*map(str, self._options)], log, prefix=self.prefix)
 
     def tell(self, count: int, **load: Any) -> None:
         """Start putting ``count`` messages. ``load`` holds further fields of the command (see

@@ -3,7 +3,6 @@
 import base64
 import json
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 from rmqha.coordination.gateway import range_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.etcd import EtcdCluster
+from rmqha.testing.forkserver import start_with_pipes
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.witness import WitnessNode
 from tests.commands import rmqha, rmqha_bytes
@@ -120,12 +120,7 @@ class Load:
         self.topic = topic
         self._log = log
         with log.open("wb") as lines:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.failover.load", name_server, topic, *options],
-                stdin=subprocess.PIPE,
-                stdout=lines,
-                stderr=subprocess.STDOUT,
-            )
+            self._process = start_with_pipes("tests.failover.load", [name_server, topic, *options], lines, lines)
 
     @property
     def outcomes(self) -> list[str]:

@@ -43,6 +43,7 @@ from rmqha.client import (
     by_key,
 )
 from rmqha.client.aio import Client, Producer, PushConsumer
+from rmqha.testing.forkserver import ForkedProcess, start_with_pipes
 from tests.waiting import WAIT_SECONDS, wait_until
 
 POLL_SECONDS = 0.05
@@ -220,16 +221,11 @@ class OurClients:
         whole = {"name_server": name_server, "log": str(self.log), "consumers": [], "producers": [], **plan}
         (work / "plan.json").write_text(json.dumps(whole))
         self._plan = work / "plan.json"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
     def __enter__(self) -> Self:
         with self.output.open("wb") as output, self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.interop.our_clients", str(self._plan)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=errors,
-            )
+            self._process = start_with_pipes("tests.interop.our_clients", [str(self._plan)], errors, output)
         return self
 
     def __exit__(
