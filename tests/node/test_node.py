@@ -116,7 +116,7 @@ class HalfwayMaster:
                 size = min(32768, self._end - at, segment_size() - at % segment_size())
                 connection.sendall(TRANSFER_HEADER.pack(at, size) + self._log[at : at + size])
                 at += size
-            while report := connection.recv(REPORT_HEADER.size, socket.MSG_WAITALL):
+            while len(report := connection.recv(REPORT_HEADER.size, socket.MSG_WAITALL)) == REPORT_HEADER.size:
                 self.reported = REPORT_HEADER.unpack(report)[0]
 
     def close(self) -> None:
