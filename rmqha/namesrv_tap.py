@@ -27,7 +27,7 @@ from rmqha.namesrv.peers import Access
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.net.tls.certificates import TLSError
 from rmqha.net.tls.endpoints import TLSSources
-from rmqha.node.rereading import reread_certificates
+from rmqha.ops.certificates import reread_certificates
 from rmqha.ops.listening import HttpPort, ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessService, go_by_monotonic_time, leave, parse_port

@@ -59,7 +59,7 @@ NOT_IMPORTED = {
     "pull": ON_BROKERS,
     "tail": ON_BROKERS,
     "status": (*NEVER, "rich", "rmqha.client", "rmqha.pipeline", "rmqha.cli.doctor"),
-    "cluster": (*NEVER, "rmqha.client", "rmqha.pipeline", "rmqha.store.messagestore"),
+    "cluster": (*NEVER, "numpy", "rmqha.client", "rmqha.pipeline", "rmqha.store.messagestore"),
 }
 """Most of these took 20 ms or more of each start, together more than half of it."""
 

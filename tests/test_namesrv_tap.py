@@ -160,8 +160,9 @@ class PluginTests(SynchronousTestCase):
         self.assertIs(makers["rmqha-namesrv"].options, Options)
 
     @pytest.mark.process
-    def test_its_options_install_no_reactor(self) -> None:
-        code = "import sys, rmqha.namesrv_tap; sys.exit('twisted.internet.reactor' in sys.modules)"
+    def test_its_options_install_no_reactor_and_import_neither_a_broker_nor_pages(self) -> None:
+        dear = ("twisted.internet.reactor", "rmqha.broker", "rmqha.web", "numpy", "rich", "importlib.metadata")
+        code = f"import sys, rmqha.namesrv_tap; sys.exit(', '.join(sys.modules.keys() & set({dear})) or None)"
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=CHECKOUT,

@@ -6,6 +6,7 @@ In reading order:
 - ``notify``: tells systemd what a process does.
 - ``tlsoptions``: the TLS options of nodes and name servers.
 - ``listening``: a port that is open while a process runs.
+- ``certificates``: read again while a process runs.
 - ``places``: how far a long work has come.
 - ``terminalbar``: a progress bar below the lines of the log.
 - ``logs``: where log events go: text for people, or JSON lines for machines.

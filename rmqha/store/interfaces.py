@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from zope.interface import Attribute, Interface
 
-from rmqha.wire.scan import Scan
+from rmqha.wire.scanned import Scan
 
 
 class ICommitLog(Interface):

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-import numpy as np
-
 from rmqha.wire.layout import INT64
 from rmqha.wire.record import LOOPBACK, Host, Record, format_msg_id
 
@@ -126,6 +124,8 @@ class AppendMessageResult(NamedTuple):
         """The offset message id; for a batch, all ids separated by commas."""
         if len(self.message_offsets) == 1:
             return format_msg_id(self.store_host, self.message_offsets[0])
+        import numpy as np  # who only names results imports no numpy
+
         host = bytes.fromhex(format_msg_id(self.store_host, 0)[:-OFFSET_DIGITS])
         size = len(host) + INT64.size
         ids = np.empty((len(self.message_offsets), size), np.uint8)

@@ -67,7 +67,7 @@ from rmqha.store.restarts import Restarts, read_restarts
 from rmqha.store.setback import CutEnd, move_snapshots_aside, queues_on_disk, set_back, set_progress_aside
 from rmqha.wire.layout import BLANK_HEADER
 from rmqha.wire.record import Record, RecordError, peek_size
-from rmqha.wire.scan import Scan
+from rmqha.wire.scanned import Scan
 
 REOPENING_BYTES = 4 << 20
 """Without this room a running node does not close its store to open it again: if it cannot close it, it ends."""

@@ -6,7 +6,8 @@ from zope.interface import implementer
 
 from rmqha.store.errors import StoreError
 from rmqha.store.interfaces import ICommitLog
-from rmqha.wire.scan import Scan, scan_records
+from rmqha.wire.scan import scan_records
+from rmqha.wire.scanned import Scan
 
 
 @implementer(ICommitLog)

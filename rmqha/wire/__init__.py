@@ -6,6 +6,7 @@ In reading order. The log:
 - ``layout``: where each field of a record lies.
 - ``record``: a message in the commit log.
 - ``columns``: many records at once, as numpy columns.
+- ``scanned``: what a scan of the log has found.
 - ``scan``: proves many records at once.
 - ``delay``: delay levels.
 - ``timers``: timer messages of RocketMQ 5.

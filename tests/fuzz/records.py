@@ -11,6 +11,7 @@ from rmqha.testing.records import make_record
 from rmqha.wire import layout, scan
 from rmqha.wire import record as coding
 from rmqha.wire.record import Host, IncompleteRecord, Record, RecordError
+from rmqha.wire.scanned import Scan
 from tests import fixtures
 from tests.fuzz.target import Field, Shape, Target, choices, require
 from tests.wire.test_scan import scan_one_by_one
@@ -34,7 +35,7 @@ def check_records(data: bytes) -> int:
     require(in_arrays == found, "few and many records are proved alike", in_arrays, found)
     starts = _check_proved(data, found.end - BASE, rng)
     limits = sorted(rng.randrange(BASE, end + 1) for _ in range(3))
-    in_pieces = scan.Scan(end=BASE)
+    in_pieces = Scan(end=BASE)
     for limit in (*limits, end):
         if in_pieces.problem is None:
             in_pieces = in_pieces.then(scan.scan_records(data, BASE, in_pieces.end, max(limit, in_pieces.end)))

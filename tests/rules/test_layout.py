@@ -6,7 +6,6 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-import pytest
 from twisted.application.service import IService
 
 from tests.rules.sources import parsed
@@ -59,17 +58,11 @@ def test_a_long_constructor_is_found() -> None:
     assert parameters_of(node) == 7
 
 
-SERVICES = [(path, node.name) for path, node in classes() if node.name.endswith("Service")]
-
-
-@pytest.mark.parametrize(("path", "name"), SERVICES, ids=[name for _, name in SERVICES])
-def test_a_class_called_service_is_a_twisted_service(path: str, name: str) -> None:
-    module = import_module(path.removesuffix(".py").replace("/", "."))
-    assert IService.implementedBy(getattr(module, name))
-
-
-def test_services_are_found() -> None:
-    names = {name for _, name in SERVICES}
+def test_a_class_called_service_is_a_twisted_service() -> None:
+    named = [(path, node.name) for path, node in classes() if node.name.endswith("Service")]
+    modules = {path: import_module(path.removesuffix(".py").replace("/", ".")) for path, _ in named}
+    assert [each for each in named if not IService.implementedBy(getattr(modules[each[0]], each[1]))] == []
+    names = {name for _, name in named}
     assert {"BrokerService", "HASlaveService", "NameServerService", "PullRequestHoldService"} <= names
 
 

@@ -15,7 +15,7 @@ from rmqha.store.interfaces import ICommitLog
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.testing.records import make_segments
-from rmqha.wire.scan import Scan
+from rmqha.wire.scanned import Scan
 from tests import examples
 from tests.fixtures import new_folder
 

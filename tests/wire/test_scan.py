@@ -14,7 +14,8 @@ from rmqha.testing.records import make_record
 from rmqha.wire import scan
 from rmqha.wire.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
 from rmqha.wire.record import Blank, IncompleteRecord, Record, RecordError, check_record, encode_blank, encode_record
-from rmqha.wire.scan import Scan, scan_records
+from rmqha.wire.scan import scan_records
+from rmqha.wire.scanned import Scan
 from tests import examples, fixtures, strategies
 
 

@@ -21,7 +21,8 @@ from rmqha.store.log.stretches import BadStretch, Part, Survey, look, merge
 from rmqha.store.offline.audit import QueueFindings, audit_proved
 from rmqha.store.offline.findings import Circumstances, Verification, judge
 from rmqha.wire.record import IncompleteRecord, RecordError, check_record
-from rmqha.wire.scan import Scan, scan_records
+from rmqha.wire.scan import scan_records
+from rmqha.wire.scanned import Scan
 
 WINDOW_BYTES = 1 << 22
 

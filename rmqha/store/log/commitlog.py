@@ -12,7 +12,8 @@ from rmqha.store.errors import StoreError
 from rmqha.store.interfaces import ICommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file_name
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
-from rmqha.wire.scan import Scan, scan_records
+from rmqha.wire.scan import scan_records
+from rmqha.wire.scanned import Scan
 
 MIN_SEGMENT_BYTES = 91 + END_FILE_MIN_BLANK_LENGTH
 """The smallest message, and the blank after it."""

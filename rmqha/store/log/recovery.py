@@ -31,7 +31,7 @@ from rmqha.wire.layout import (
     SYS_FLAG_AT,
 )
 from rmqha.wire.record import Blank, decode_record
-from rmqha.wire.scan import Scan
+from rmqha.wire.scanned import Scan
 
 SEGMENTS_CHECKED_AFTER_CLEAN_STOP = 3
 COPY_BYTES = 1 << 20

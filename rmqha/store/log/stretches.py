@@ -10,7 +10,8 @@ from functools import partial
 from typing import Protocol
 
 from rmqha.wire.layout import MAGIC_AT
-from rmqha.wire.scan import Effort, Scan, find_sound
+from rmqha.wire.scan import Effort, find_sound
+from rmqha.wire.scanned import Scan
 
 FIRST_WINDOW_BYTES = 64 * 1024
 WINDOW_BYTES = 16 * 1024 * 1024

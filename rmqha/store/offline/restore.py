@@ -20,7 +20,8 @@ from rmqha.store.log.mappedfile import FILE_NAME_DIGITS, sync_folder
 from rmqha.store.log.stretches import Survey, survey
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.wire.record import Blank, Record, RecordError, check_record
-from rmqha.wire.scan import Scan, scan_records
+from rmqha.wire.scan import scan_records
+from rmqha.wire.scanned import Scan
 
 COPY_BYTES = 1 << 20
 

@@ -15,7 +15,7 @@ from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.comparing import compare_segment
 from rmqha.store.offline.findings import Circumstances, Comparison, Difference, Verification, judge
 from rmqha.wire.record import Blank, Record, RecordError, check_record
-from rmqha.wire.scan import Scan
+from rmqha.wire.scanned import Scan
 
 
 class StoreReader:

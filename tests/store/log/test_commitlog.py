@@ -16,7 +16,7 @@ from rmqha.store.log import mappedfile
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import MAX_OPEN_FILES, Disk, MappedFile, list_segments
 from rmqha.wire.record import Blank, Record, check_record, encode_blank
-from rmqha.wire.scan import Scan
+from rmqha.wire.scanned import Scan
 from tests import examples
 from tests.fixtures import new_folder, open_files
 from tests.store.logs import SEGMENT_SIZE, encoded, file_bytes, held, sized_record
