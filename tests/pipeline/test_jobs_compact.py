@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from tests.pipeline.lake import (
     SEGMENT_SIZE,
     archived_offsets,
     as_old,
+    make_store,
     options_of,
     rows_of,
     visible_files,
@@ -42,12 +44,18 @@ if TYPE_CHECKING:
 SETTINGS = Settings(mapped_file_size_commit_log=SEGMENT_SIZE)
 
 
+@pytest.fixture(scope="module")
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of many small files in many manifests, of a store as each test has one."""
+    folder: Path = tmp_path_factory.mktemp("archived")
+    run_job(make_store(folder / "store"), folder / "lake")
+    return folder / "lake"
+
+
 @pytest.fixture
-def lake(tmp_path: Path, store: Path) -> Path:
-    """An archive of many small files in many manifests."""
-    root = tmp_path / "lake"
-    run_job(store, root)
-    return root
+def lake(tmp_path: Path, archived: Path) -> Path:
+    """The same, for a test to change."""
+    return Path(shutil.copytree(archived, tmp_path / "lake"))
 
 
 def run_job(store: Path, lake: Path, table: TableFormat = TableFormat.PARQUET, **texts: object) -> None:
