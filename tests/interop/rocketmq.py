@@ -11,12 +11,14 @@ ends (one that is paused: once it is resumed).
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import hashlib
 import json
 import os
 import random
 import re
+import select
 import shutil
 import signal
 import socket
@@ -25,10 +27,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import IO, Any, ClassVar, Final, Self, TypedDict, Unpack
 
@@ -752,8 +755,68 @@ class ClientsRun:
             self._process.communicate()
 
 
+class LastingDriver:
+    """A process of the Java client that does one command after another: a JVM starts as long as most commands take.
+
+    It ends with this process.
+    """
+
+    def __init__(self) -> None:
+        self.is_free = Lock()
+        """Who holds it may ask."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def ask(self, words: Sequence[str | float], timeout: float) -> dict[str, Any]:
+        """Do a command. Raises InteropError if it fails, or is not done in time."""
+        process = self._running()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(OSError):  # it has ended: its output tells so
+            process.stdin.write("\t".join(map(str, words)).encode() + b"\n")
+            process.stdin.flush()
+        ready = select.poll()
+        ready.register(process.stdout, select.POLLIN)
+        line = process.stdout.readline() if ready.poll(timeout * 1000) else b""
+        if not line:
+            self.end()
+            raise InteropError(f"{words[0]} is not done after {timeout} s, or the Java client has ended")
+        told: dict[str, Any] = json.loads(line)
+        if "failure" in told:
+            raise InteropError(f"the Java client failed\n{told['failure'][:ERROR_TAIL_CHARACTERS]}")
+        answer: dict[str, Any] = told["answer"]
+        return answer
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is not None:
+            self.end()
+        if self._process is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="rmqha-driver-", ignore_cleanup_errors=True)
+            command = java_command(Path(self._scratch.name), FAST_START, "rmqha.Driver", "serve")
+            with (Path(self._scratch.name) / "errors").open("wb") as errors:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, process_group=0
+                )
+            atexit.register(self.end)
+        return self._process
+
+    def end(self) -> None:
+        """The next command starts another one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with suppress(OSError), process:  # what was written and not taken is lost
+                pass
+
+
+_lasting: Final = LastingDriver()
+
+
 class Driver:
-    """The official Java client, a process a call; `work` (by default a temporary folder) takes its logs."""
+    """The official Java client; `work` (by default a temporary folder) takes its logs.
+
+    What goes on in the background, and `mqadmin`, is a process of its own; so is all with a `jvm` of its own.
+    """
 
     def __init__(self, namesrv: str, work: Path | None = None, *, jvm: Sequence[str] = FAST_START) -> None:
         self.namesrv = namesrv
@@ -780,8 +843,8 @@ class Driver:
     ) -> SendReport:
         """Send `count` messages, each once at most, and report; `count` 0 is for `seconds` to end."""
         options.setdefault("log", None)
-        with self.start_send(topic, count, body_bytes, **options) as run:
-            return run.wait(timeout)
+        words = ("send", self.namesrv, topic, count, body_bytes, *_send_words(options))
+        return SendReport(**self._perform(*words, timeout=timeout))
 
     def start_send(self, topic: str, count: int, body_bytes: int, **options: Unpack[SendOptions]) -> SendRun:
         """Send in the background, until stopped if `count` and `seconds` are 0; `log=None` keeps no log."""
@@ -838,7 +901,7 @@ class Driver:
         """What mqadmin prints for each command, given as its words."""
         asked = self._file("mqadmin")
         asked.write_text("".join("\t".join(words) + "\n" for words in commands))
-        printed: list[str] = self._perform("mqadmin", self.namesrv, str(asked), timeout=timeout)["printed"]
+        printed: list[str] = self._perform_apart("mqadmin", self.namesrv, str(asked), timeout=timeout)["printed"]
         return printed
 
     def _file(self, name: str) -> Path:
@@ -848,6 +911,14 @@ class Driver:
         return self.work / f"{name}-{self._runs}"
 
     def _perform(self, *words: str | float, timeout: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
+        if self.jvm == FAST_START and _lasting.is_free.acquire(blocking=False):
+            try:
+                return _lasting.ask(words, timeout)
+            finally:
+                _lasting.is_free.release()
+        return self._perform_apart(*words, timeout=timeout)
+
+    def _perform_apart(self, *words: str | float, timeout: float = COMMAND_TIMEOUT_S) -> dict[str, Any]:
         with _killed_at_the_end(self._spawn(*words)) as process:
             try:
                 return _answer(process, timeout)

@@ -132,6 +132,18 @@ def test_a_run_in_the_background_is_seen_and_stopped(java_master: MasterFactory,
 
 
 @pytest.mark.story
+def test_a_command_that_fails_says_why_and_the_next_one_is_done(driver: Driver) -> None:
+    for _ in range(2):
+        with pytest.raises(InteropError, match="RemotingConnectException"):
+            driver.runtime_info("127.0.0.1:1")
+        assert driver.queue_ends() == {}
+    process = rocketmq._lasting._process
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert driver.queue_ends() == {}, "another one was started"
+
+
 def test_a_send_to_a_dead_master_is_reported_as_failed(java_master: MasterFactory, driver: Driver) -> None:
     master = java_master()
     driver.create_topic(master.cluster, "TDead", 1)

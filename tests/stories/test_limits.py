@@ -22,6 +22,7 @@ pytestmark = pytest.mark.process
 KIB, MIB = 1024, 1024 * 1024
 SEGMENT_BYTES = 64 * MIB
 LOG_BYTES = 48 * MIB
+SMALL_LOG_BYTES = 4 * MIB
 PARTS = 0.05
 WINDOW_SECONDS = 2.0
 STEADY_SECONDS = 0.5
@@ -42,6 +43,14 @@ def log_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with a log that takes seconds at the rates tried here."""
     store = tmp_path_factory.mktemp("log") / "store"
     write_log(store / "commitlog", LOG_BYTES, 4 * KIB, SEGMENT_BYTES)
+    return store
+
+
+@pytest.fixture(scope="module")
+def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a log for slaves that have other troubles."""
+    store = tmp_path_factory.mktemp("small") / "store"
+    write_log(store / "commitlog", SMALL_LOG_BYTES, 4 * KIB, SEGMENT_BYTES)
     return store
 
 
@@ -261,7 +270,7 @@ def test_a_thousand_idle_and_a_thousand_dribbling_connections_do_not_hurt_a_slav
     """What they cost in time is printed, and not asserted: a busy machine takes its own."""
     with sync_master(tmp_path) as master:
         port = master.port()
-        master.put(10_000, body_bytes=1024, in_flight=100)
+        master.put(2_000, body_bytes=1024, in_flight=100)
         with TwistdNode(tmp_path, slave_options(master), name="quiet") as slave:
             slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
             quiet = master.put(500, body_bytes=1024)
@@ -279,8 +288,8 @@ def test_a_thousand_idle_and_a_thousand_dribbling_connections_do_not_hurt_a_slav
         assert after - before < 100
 
 
-def test_slaves_that_read_nothing_cost_little_memory(log_store: Path, tmp_path: Path) -> None:
-    with master_of(log_store, tmp_path) as master, crowd(master.port(), 300) as deaf:
+def test_slaves_that_read_nothing_cost_little_memory(small_store: Path, tmp_path: Path) -> None:
+    with master_of(small_store, tmp_path) as master, crowd(master.port(), 300) as deaf:
         before = memory_mib(master.pid)
         for connection in deaf:
             connection.sendall(encode_report(1))
@@ -288,11 +297,11 @@ def test_slaves_that_read_nothing_cost_little_memory(log_store: Path, tmp_path: 
             assert slave.wait() == 0
         grown = memory_mib(master.pid) - before
         print(f"{grown:.0f} MiB for {len(deaf)} slaves")
-        assert grown < 120
+        assert grown < 120 < len(deaf) * SMALL_LOG_BYTES // MIB
 
 
-def test_a_storm_of_connections_is_soon_forgotten(log_store: Path, tmp_path: Path) -> None:
-    with master_of(log_store, tmp_path) as master:
+def test_a_storm_of_connections_is_soon_forgotten(small_store: Path, tmp_path: Path) -> None:
+    with master_of(small_store, tmp_path) as master:
         port, started = master.port(), cpu_seconds(master.pid)
         for _ in range(10_000):
             socket.create_connection(("127.0.0.1", port), WAIT_SECONDS).close()
@@ -305,9 +314,9 @@ def test_a_storm_of_connections_is_soon_forgotten(log_store: Path, tmp_path: Pat
         assert len(lines) < 1000
 
 
-def test_a_process_that_may_open_few_files_keeps_some_for_its_store(log_store: Path, tmp_path: Path) -> None:
+def test_a_process_that_may_open_few_files_keeps_some_for_its_store(small_store: Path, tmp_path: Path) -> None:
     prefix = ("prlimit", "--nofile=400:400")
-    with TwistdNode(tmp_path, ["--role=async-master", *FREE_PORTS], log_store, "master", prefix=prefix) as master:
+    with TwistdNode(tmp_path, ["--role=async-master", *FREE_PORTS], small_store, "master", prefix=prefix) as master:
         with crowd(master.port(), 600):
             with TwistdNode(tmp_path, slave_options(master, "--once"), name="slave") as slave:
                 assert slave.wait() == 0

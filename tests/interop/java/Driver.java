@@ -1,10 +1,13 @@
 package rmqha;
 
 import com.alibaba.fastjson.JSON;
+import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.io.PrintWriter;
+import java.io.StringWriter;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
@@ -22,6 +25,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
@@ -56,8 +61,9 @@ import org.apache.rocketmq.tools.command.CommandUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
- * What the interop tests and benchmarks ask of the official Java client, one command a process. A command's answer is
- * one line of JSON on standard output; a failure is a stack trace and exit status 1.
+ * What the interop tests and benchmarks ask of the official Java client, one command a process, or one after another
+ * if the command is serve. A command's answer is one line of JSON on standard output; a failure is a stack trace and
+ * exit status 1.
  *
  * <pre>
  * send NAMESRV TOPIC COUNT BODY_BYTES [--threads N] [--rate PER_S] [--seconds S] [--keys] [--first I] [--log FILE]
@@ -70,6 +76,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * clients NAMESRV FILE                           producers and consumers at work together, see Clients
  * create-topics NAMESRV CLUSTER TOPIC:QUEUES...
  * mqadmin NAMESRV FILE                           what mqadmin prints for each line of FILE, words separated by tabs
+ * serve                                          commands from standard input, one a line, words separated by tabs, until
+ *                                                it ends; an answer is {"answer": ...} or {"failure": STACK_TRACE}
  * </pre>
  *
  * With -Drmqha.watch.stdin=true the end of standard input stops a send and clients early (they still report) and ends
@@ -86,6 +94,8 @@ public final class Driver {
     private static final long PAUSE_AFTER_FAILURE_MS = 100;
 
     private static volatile boolean stopped;
+    /** What ends the clients of the command in progress. */
+    private static final List<Runnable> ends = new ArrayList<>();
 
     private Driver() {
     }
@@ -93,6 +103,9 @@ public final class Driver {
     public static void main(String[] args) throws Exception {
         if (args.length == 0) {
             throw new IllegalArgumentException("which command?");
+        }
+        if (args[0].equals("serve")) {
+            serve();
         }
         String[] rest = Arrays.copyOfRange(args, 1, args.length);
         if (Boolean.getBoolean("rmqha.watch.stdin")) {
@@ -109,6 +122,42 @@ public final class Driver {
             Runtime.getRuntime().halt(1);
         }
         Runtime.getRuntime().halt(0); // the client's own threads need not be waited for
+    }
+
+    /** Does one command after another; does not return. */
+    private static void serve() throws InterruptedException {
+        PrintStream answers = System.out;
+        System.setOut(System.err);
+        BlockingQueue<String> asked = new LinkedBlockingQueue<>();
+        Thread reader = new Thread(() -> {
+            try {
+                BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+                for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+                    asked.add(line);
+                }
+            } catch (IOException gone) {
+                // as good as the end
+            }
+            Runtime.getRuntime().halt(137);
+        }, "standard-input");
+        reader.start();
+        while (true) {
+            String[] words = asked.take().split("\t", -1);
+            Map<String, Object> answer;
+            try {
+                Arguments rest = new Arguments(Arrays.copyOfRange(words, 1, words.length));
+                answer = Collections.singletonMap("answer", perform(words[0], rest));
+            } catch (Throwable failure) {
+                StringWriter trace = new StringWriter();
+                failure.printStackTrace(new PrintWriter(trace, true));
+                answer = Collections.singletonMap("failure", trace.toString());
+            }
+            // A broker that is gone or paused may keep a client waiting: nobody waits for that.
+            new ArrayList<>(ends).forEach(end -> new Thread(end, "end").start());
+            ends.clear();
+            answers.println(JSON.toJSONString(answer));
+            answers.flush();
+        }
     }
 
     private static Map<String, Object> perform(String command, Arguments arguments) throws Exception {
@@ -186,6 +235,7 @@ public final class Driver {
         }
 
         Map<String, Object> run() throws Exception {
+            ends.add(producer::shutdown);
             producer.start();
             awaitRoute(producer, topic);
             start = System.nanoTime();
@@ -202,7 +252,6 @@ public final class Driver {
             if (log != null) {
                 log.close();
             }
-            producer.shutdown();
 
             Map<String, Object> report = new LinkedHashMap<>();
             report.put("statuses", statuses);
@@ -317,6 +366,7 @@ public final class Driver {
         DefaultMQAdminExt admin = new DefaultMQAdminExt(RPC_TIMEOUT_MS);
         admin.setNamesrvAddr(arguments.positional(0));
         admin.setMqClientApiTimeout(PATIENCE_MS);
+        ends.add(admin::shutdown);
         admin.start();
         Set<String> masters = awaitMasters(admin, cluster);
         for (String wanted : arguments.positionalsFrom(2)) {
@@ -362,6 +412,7 @@ public final class Driver {
 
     private static Map<String, Object> runtimeInfo(Arguments arguments) throws Exception {
         NettyRemotingClient client = new NettyRemotingClient(new NettyClientConfig());
+        ends.add(client::shutdown);
         client.start();
         RemotingCommand request = RemotingCommand.createRequestCommand(RequestCode.GET_BROKER_RUNTIME_INFO, null);
         RemotingCommand response = client.invokeSync(arguments.positional(0), request, RPC_TIMEOUT_MS);
@@ -388,6 +439,7 @@ public final class Driver {
         consumer.setNamesrvAddr(arguments.positional(0));
         consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setPollNameServerInterval(1_000);
+        ends.add(consumer::shutdown);
         consumer.start();
         if (brokerId != null) {
             consumer.getDefaultMQPullConsumerImpl().getPullAPIWrapper().setConnectBrokerByUser(true);
@@ -499,6 +551,7 @@ public final class Driver {
         DefaultMQAdminExt admin = new DefaultMQAdminExt(RPC_TIMEOUT_MS);
         admin.setNamesrvAddr(arguments.positional(0));
         admin.setMqClientApiTimeout(PATIENCE_MS);
+        ends.add(admin::shutdown);
         admin.start();
         Map<String, Object> answer = new TreeMap<>();
         for (String topic : arguments.positionalsFrom(1)) {
@@ -514,6 +567,7 @@ public final class Driver {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("driver-look-up");
         consumer.setNamesrvAddr(arguments.positional(0));
         consumer.setMqClientApiTimeout(PATIENCE_MS);
+        ends.add(consumer::shutdown);
         consumer.start();
         MQAdminImpl asked = consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQAdminImpl();
         List<Object> answers = new ArrayList<>();
