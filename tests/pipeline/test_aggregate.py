@@ -24,6 +24,8 @@ from tests.pipeline.streams import run_to_the_end
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    Frames = dict[str, DataFrame]
+
 MINUTE_MS = 60_000
 TIMES_MS = (0, -5, 10**12, FIRST_STORE_TIMESTAMP_MS, FIRST_STORE_TIMESTAMP_MS + MINUTE_MS, 2**63 - 1, -(2**63))
 MIDDLE = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=FIRST_STORE_TIMESTAMP_MS)).isoformat()
@@ -122,12 +124,18 @@ def read(spark: SparkSession, store: Path, **options: Any) -> DataFrame:
     return spark.read.format("rmqha").options(**options).load(str(store))
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Three segments with 80 messages, all confirmed."""
-    records = make_store(tmp_path / "store", plain_records(80))
-    write_state(tmp_path / "store", end_of(records))
-    return tmp_path / "store"
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three segments with 80 messages, all confirmed. No test writes into it."""
+    root = Path(tmp_path_factory.mktemp("log")) / "store"
+    write_state(root, end_of(make_store(root, plain_records(80))))
+    return root
+
+
+@pytest.fixture(scope="module")
+def frames(spark: SparkSession, store: Path) -> Frames:
+    """What queries name ``log``, and its sums."""
+    return {"log": read(spark, store), "sums": read(spark, store, view="stats")}
 
 
 @pytest.mark.story
@@ -202,9 +210,9 @@ def test_the_log_is_read_once_and_only_sums_come_to_spark(spark: SparkSession, s
         ("SELECT count(*) FROM sums", "reads view=stats"),
     ],
 )
-def test_what_cannot_be_counted_there_is_refused(spark: SparkSession, store: Path, query: str, told: str) -> None:
-    read(spark, store).createOrReplaceTempView("log")
-    read(spark, store, view="stats").createOrReplaceTempView("sums")
+def test_what_cannot_be_counted_there_is_refused(spark: SparkSession, frames: Frames, query: str, told: str) -> None:
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
     with pytest.raises(NotInWorkers, match=told):
         in_workers(spark.sql(query))
 
