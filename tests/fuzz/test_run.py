@@ -102,7 +102,7 @@ def test_a_finding_is_kept_and_can_be_replayed(tmp_path: Path, capsys: pytest.Ca
     assert (sound.returncode, sound.stdout) == (0, f"transfer holds for {kept}\n")
 
 
-@pytest.mark.parametrize("runs", [2000, pytest.param(20_000, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("runs", [5000, pytest.param(20_000, marks=pytest.mark.proof)])
 def test_coverage_leads_to_no_input_that_breaks_a_target(runs: int, tmp_path: Path) -> None:
     pytest.importorskip("atheris", reason="atheris is there for CPython on Linux on x86-64 only")
     done = run_python("-c", GUIDED, str(tmp_path), str(runs), *TARGETS)
