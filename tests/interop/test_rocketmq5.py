@@ -395,7 +395,7 @@ def test_timer_messages_are_neither_lost_nor_all_repeated(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, java_brokers: ExitStack, tmp_path: Path
 ) -> None:
     """A Java broker starts on our copy, which has the master's check point, but not its wheel."""
-    master = java_master(version=V5)
+    master = java_master(version=V5, timerFlushIntervalMs=1_000)  # then it tells slaves how far it is
     delivered, waiting, wait_ms = 20, 7, 90_000
     deliver_timers(master, delivered)
     sent_at = time.time() * 1000
@@ -424,7 +424,7 @@ def test_our_slave_delivers_the_timer_messages_of_a_5_x_master_when_it_leads(
     java_master: MasterFactory, our_broker: OurBrokerFactory, java_brokers: ExitStack, tmp_path: Path
 ) -> None:
     """What waits is delivered, nothing twice. Then a Java broker takes over again, and loses nothing either."""
-    master = java_master(version=V5)
+    master = java_master(version=V5, timerFlushIntervalMs=1_000)  # then it tells slaves how far it is
     delivered, waiting, wait_ms = 20, 7, 30_000
     deliver_timers(master, delivered)
     slave = our_broker("slave", master=master)
