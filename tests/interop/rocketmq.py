@@ -95,7 +95,7 @@ QUIET_5: Final[Mapping[str, str | int | bool]] = {
     # It compares its wheel of 37 MB with the file each second.
     "timerFlushIntervalMs": 60_000,
 }
-"""A broker of 5.x with these takes a tenth of the processor time while it is idle."""
+"""A broker of 5.x with these takes a fifth of the processor time while it is idle."""
 
 PATIENT: Final[Mapping[str, str | int | bool]] = {"slaveTimeout": 10_000, "haHousekeepingInterval": 120_000}
 """For a SYNC_MASTER whose slave answers some sends, however busy the machine, and is paused for others."""
