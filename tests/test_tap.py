@@ -422,7 +422,7 @@ class PluginTests(SynchronousTestCase):
         self.assertIs(makers["rmqha"].options, Options)
 
     @pytest.mark.process
-    def test_neither_the_plugin_nor_its_options_install_a_reactor_or_import_what_only_some_nodes_need(self) -> None:
+    def test_plugin_and_options_install_no_reactor_and_import_what_all_nodes_need(self) -> None:
         dear = ("twisted.internet.reactor", "rmqha.web", "rich", "importlib.metadata", "treq")
         for module in ("twisted.plugins.rmqha_plugin", "rmqha.tap", "rmqha.cli"):
             with self.subTest(module):
