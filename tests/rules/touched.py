@@ -54,9 +54,7 @@ def path_of(module: str) -> Path:
 
 def graph() -> grimp.ImportGraph:
     """Who imports whom; a test also its conftest, and a module that imports by name all of its package."""
-    built = grimp.build_graph(
-        *PACKAGES, cache_dir=str(ROOT / ".cache" / "touched")
-    )  # not import-linter's: one folder keeps one graph
+    built = grimp.build_graph(*PACKAGES, cache_dir=CACHE)
     for module in sorted(built.modules):
         words = module.split(".")
         if words[0] == "tests":
