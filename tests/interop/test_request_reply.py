@@ -13,6 +13,7 @@ import pytest
 from tests.interop.conftest import MasterFactory, OurBrokerFactory, start_our_broker
 from tests.interop.rocketmq import COMMAND_TIMEOUT_S, FAST_START, Driver, NameServer, java_command
 from tests.interop.test_failover import wait_for_topics
+from tests.interop.test_namesrv import wait_for_brokers
 from tests.interop.test_promotion import promote
 
 QUESTIONS: Final = 20
@@ -69,4 +70,5 @@ def test_requests_are_answered_after_a_failover(
     check(ask(tmp_path, namesrv.address, "TRequestTwice", "GRequestTwice"))
     first.kill()
     promote(second, "async-master")
+    wait_for_brokers(namesrv.address, first.broker_name, (0, second))
     check(ask(tmp_path, namesrv.address, "TRequestTwice", "GRequestTwice"))

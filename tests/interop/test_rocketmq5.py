@@ -584,6 +584,7 @@ def test_a_5_x_client_works_with_our_pair(
     master.kill()
     slave.wait_for(ReplicaState.CONNECTING)
     promote(slave)
+    wait_for_brokers(namesrv.address, slave.broker_name, (0, slave))
     assert client_of_5(tmp_path / "more", "send", namesrv.address, "TClient5", 10, 1) == "10"
     more = sorted([*wanted, *(f"body{number}" for number in range(10))])
     assert client_of_5(tmp_path / "two", "consume", namesrv.address, "TClient5", "GTwo", 70).split() == more
@@ -775,6 +776,7 @@ def test_a_5_x_client_takes_the_messages_out_of_batches_that_we_serve(
     master.kill()
     slave.wait_for(ReplicaState.CONNECTING)
     promote(slave)
+    wait_for_brokers(namesrv.address, slave.broker_name, (0, slave))
     got = client_of_5(tmp_path / "consume", "consume", namesrv.address, "TBatchClient", "GBatch", 40).split()
     assert got == bodies
     assert read_by_us(slave.address, "TBatchClient") == bodies
