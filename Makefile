@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_FOR_DOCS := $(VENV)/.ready-for-docs
 SITE := .cache/site
-unexport PYTHONDONTWRITEBYTECODE  # the tests start Python some thousand times: compiled modules start faster
+unexport PYTHONDONTWRITEBYTECODE  # the tests start Python some hundred times: compiled modules start faster
 
 # Two workers of pytest-xdist for each processor, because many tests wait for others, but at most six: one takes up to
 # 2 GiB with RocketMQ. Each takes whole files, in the order of tests/conftest.py: the tests of a file may build on each
@@ -15,7 +15,7 @@ TESTS ?=  # of the unit tests only these files or folders
 WORKERS ?= $(shell n=$$(($$(nproc) * 2)); echo $$((n < 6 ? n : 6)))
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Unit tests wait for nobody, and none has Spark.
-QUICKLY := --numprocesses=$(shell nproc) --dist=loadfile --no-loadscope-reorder
+QUICKLY := --numprocesses=$(shell nproc) --dist=loadfile --no-loadscope-reorder -o tmp_path_retention_policy=failed
 # Two targets beside each other. What a target of checks says comes in one piece, when it ends.
 BESIDE := $(MAKE) --no-print-directory --jobs=2
 IN_ONE_PIECE := $(MAKE) --no-print-directory --output-sync=target

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest import unittest as pytest_unittest
 from twisted.trial import _synctest
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -141,17 +142,13 @@ def pytest_runtest_teardown() -> None:
 
 
 @pytest.fixture(autouse=True)
-def mktemp_outside_of_the_checkout(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def mktemp_outside_of_the_checkout(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """``mktemp`` of a trial test makes folders in the current one, which trial, but not pytest, has changed before."""
     if isinstance(request.instance, SynchronousTestCase):
-        numbers, folders = itertools.count(), list[Path]()
+        numbers = itertools.count()
 
         def mktemp() -> str:
-            if not folders:
-                folders.append(tmp_path_factory.mktemp("trial"))
-            return str(folders[0] / str(next(numbers)))
+            return str(request.getfixturevalue("tmp_path") / str(next(numbers)))
 
         monkeypatch.setattr(request.instance, "mktemp", mktemp)
 
@@ -163,6 +160,7 @@ def pytest_configure() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _synctest._setWarningRegistryToNone = _forget_warnings
+    pytest_unittest._get_twisted_version = cache(pytest_unittest._get_twisted_version)  # it reads a file for each test
     os.environ["RMQHA_FORKS"] = "1"
 
 
@@ -174,6 +172,8 @@ def _forget_warnings(modules: Mapping[str, Any]) -> None:
 
     Trial does it for all of some three thousand each time: that was a tenth of the time of all unit tests.
     """
+    if len(modules) == len(_known):
+        return
     new = {name: module for name, module in list(modules.items()) if _known.get(name, _known) is not module}
     _known.update(new)
     for module in new.values():
