@@ -149,6 +149,7 @@ class DumpTests(CommandTestCase):
         self.assertEqual(self.lines(unpacked("slave")), expected())
         self.assertEqual(self.lines(unpacked("master-clean")), [*expected(), *expected_clean_extra()])
 
+    @pytest.mark.long
     def test_the_folder_of_segments_will_do(self) -> None:
         self.assertEqual(self.lines(unpacked("slave") / "commitlog"), expected())
 
@@ -197,6 +198,7 @@ class DumpTests(CommandTestCase):
         self.assertEqual(self.lines(store, f"--from={offset_of(whole[-2])}", "--tail=3"), whole[-2:])
         self.complaint(2, "dump", store, "-n", 1, "--tail", 1)
 
+    @pytest.mark.long
     def test_from_a_time(self) -> None:
         """From the first message that was stored then or later, as Java's records have it."""
         store, whole = unpacked("slave"), expected()
@@ -282,6 +284,7 @@ class DumpTests(CommandTestCase):
 
 
 class SoundTests(CommandTestCase):
+    @pytest.mark.long
     def test_fixtures_are_sound(self) -> None:
         for name, messages in (("master-crash", 2301), ("slave", 2301), ("master-clean", 2303)):
             with self.subTest(name):

@@ -91,6 +91,7 @@ class QueryOfStoreTests(CommandTestCase):
         absent = ("--offset", "0:999999", "--topic", record.topic)
         self.assertEqual(self.run_command("query", self.place, *absent).stderr, "nothing is found\n")
 
+    @pytest.mark.long
     def test_by_time(self) -> None:
         time = self.records[len(self.records) // 2].store_timestamp
         first = next(record for record in self.records if record.store_timestamp >= time)

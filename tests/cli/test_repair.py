@@ -42,6 +42,7 @@ class RepairCommandTests(CommandTestCase):
     def spoil(self, offset: int, data: bytes = b"\xa5\x5a\xa5") -> None:
         write_at(self.one / "commitlog", offset, data, SIZE)
 
+    @pytest.mark.long
     def test_all_bad_stretches_of_the_whole_log_come_back(self) -> None:
         for place in (30, 3 * SIZE + 29, 8 * SIZE + 33):
             self.spoil(place)
@@ -60,6 +61,7 @@ class RepairCommandTests(CommandTestCase):
             self.json_of("repair", self.one, "--from", self.other), {"dryRun": False, "files": [], "stretches": []}
         )
 
+    @pytest.mark.long
     def test_what_follows_from_bad_bytes_is_summed_up(self) -> None:
         self.spoil(10 * SIZE, bytes(SIZE))
         result = self.run_command("verify", self.one)
@@ -73,6 +75,7 @@ class RepairCommandTests(CommandTestCase):
         self.assertEqual((found["queueProblems"], found["badStretchCount"]), (0, 1))
         self.assertGreater(found["lostUnits"], 10)
 
+    @pytest.mark.long
     def test_queues_that_do_not_agree_with_what_came_back_are_told(self) -> None:
         reader = StoreReader(self.one)
         record = next(record for _, record in reader.records(3 * SIZE, None))
@@ -88,6 +91,7 @@ class RepairCommandTests(CommandTestCase):
         self.output_of("rebuild", self.one)
         self.output_of("verify", self.one)
 
+    @pytest.mark.long
     def test_queues_of_the_wrong_type_are_found_and_rebuilt(self) -> None:
         """A table of 5.x may come after queues were built: a topic then has batch consume queues."""
         topic, *_ = sorted(path.name for path in (self.one / "consumequeue").iterdir())
@@ -142,6 +146,7 @@ class RepairCommandTests(CommandTestCase):
     def file(self, number: int) -> Path:
         return self.one / "commitlog" / f"{number * SIZE:020d}"
 
+    @pytest.mark.long
     def test_files_that_are_missing_or_too_short_come_back(self) -> None:
         """A start, verify and repair only said that they are missing; copying them by hand was the way back."""
         for number in (2, 5, 6):
@@ -231,6 +236,7 @@ class RepairCommandTests(CommandTestCase):
         for arguments in ((), ("--dry-run",)):
             self.complaint(9, "repair", self.one, "--from", self.other, *arguments)
 
+    @pytest.mark.long
     def test_rebuild_leaves_the_state_of_the_last_run(self) -> None:
         """``rmqha status`` said that a store was RECOVERING on which no node ran."""
         offsets = Offsets(0, END, END, END, END)

@@ -85,6 +85,7 @@ class RestoreCommandTests(CommandTestCase):
             )
             self.assertEqual((told["end"], told["earlierAfter"]), (made.messages[16].start, 6))
 
+    @pytest.mark.long
     def test_wrong_use_is_one_line_and_changes_nothing(self) -> None:
         def refused(*options: object, source: Path = self.source, output: Path = self.output) -> str:
             return self.complaint(2, "restore", source, "--output", output, *options)
@@ -97,6 +98,7 @@ class RestoreCommandTests(CommandTestCase):
         self.assertIn("is not empty", refused("--to-offset", 1, output=self.folder))
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["source"])
 
+    @pytest.mark.long
     def test_a_backup_of_a_store_that_stopped_uncleanly_is_sound(self) -> None:
         (self.source / ABORT_FILE).touch()
         told = self.json_of("backup", self.source, self.output)

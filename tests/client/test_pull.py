@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import lz4.frame
+import pytest
 import zstandard
 from twisted.internet.defer import Deferred
 
@@ -190,6 +191,7 @@ class PullTests(PullTestCase):
                 with self.assertRaisesRegex(BodyError, "cannot be decompressed"):
                     ReceivedMessage.of(replace(packed, body=cut), QUEUE)
 
+    @pytest.mark.long
     def test_a_body_that_expands_to_too_much_is_refused(self) -> None:
         for kind, body in COMPRESSED.items():
             bomb = replace(record(4), body=body(bytes(MAX_INFLATED_BYTES + 1)), sys_flag=COMPRESSED_FLAG | kind)

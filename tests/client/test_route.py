@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.client.route import MAX_QUEUES, TopicRoute
@@ -29,6 +30,7 @@ class TopicRouteTests(SynchronousTestCase):
                 self.assertRaises(ValueError, TopicRoute.of_broker, "h:1", TopicConfig("T", read, write))
         self.assertRaises(ValueError, route_with, MAX_QUEUES // 2 + 1, 1, brokers=2)
 
+    @pytest.mark.long
     def test_large_topics_are_fine(self) -> None:
         self.assertEqual(len(route_with(1024, 512, brokers=64).queues_to_read("T")), 65_536)
         self.assertEqual(len(route_with(0, 8).queues_to_write("T")), 8)

@@ -80,6 +80,7 @@ class JournalTests(SynchronousTestCase):
         with self.assertRaisesRegex(JournalInUse, "in use by another process"):
             Journal(self.folder)
 
+    @pytest.mark.long
     def test_an_entry_that_a_crash_left_incomplete_is_kept_aside_and_cut(self) -> None:
         journal = self.open()
         states = write(journal, COMMITS[:-1])
@@ -119,6 +120,7 @@ class JournalTests(SynchronousTestCase):
         journal.close()
         self.assertEqual(content(self.open().state), states[-1])
 
+    @pytest.mark.long
     def test_damage_before_sound_entries_is_not_cut(self) -> None:
         journal = self.open()
         write(journal, COMMITS)
@@ -173,6 +175,7 @@ class JournalTests(SynchronousTestCase):
         self.assertEqual((again.cluster_id, again.renewed), (renewed, None))
         return found
 
+    @pytest.mark.long
     def test_an_answered_entry_that_is_cut_off_or_has_rotted_makes_another_cluster(self) -> None:
         journal = self.open()
         ends = []

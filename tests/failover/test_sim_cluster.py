@@ -571,6 +571,7 @@ def set_back_under_a_leader(cluster: Cluster, *started: str) -> ClusterNode:
     return wait_for_leader(cluster, "master")
 
 
+@pytest.mark.long
 def test_who_knows_a_newer_epoch_than_a_forced_leader_follows_it() -> None:
     with running(slaves=2) as cluster:
         leader = set_back_under_a_leader(cluster, *cluster.nodes)
@@ -655,6 +656,7 @@ def test_after_it_went_back_a_restarted_node_knows_what_it_knew(first: str) -> N
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
 
 
+@pytest.mark.long
 def test_nobody_leads_while_one_that_is_there_knows_more() -> None:
     """A third member is away, so not all that were ever known can agree."""
     with running(slaves=2) as cluster:

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -11,6 +12,7 @@ from tests import examples
 
 
 class NumberTests(SynchronousTestCase):
+    @pytest.mark.long
     def test_whole_numbers(self) -> None:
         for text, expected in {"5": 5, "+5": 5, "-0": 0, "007": 7, "2147483647": 2**31 - 1, "\u0665": 5}.items():
             self.assertEqual(whole(text, INT_BITS), expected)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from twisted.internet.defer import Deferred, TimeoutError, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
@@ -61,6 +62,7 @@ class StoreTests(SynchronousTestCase):
                 expected = Status("UNKNOWN", "STOPPED", False, 0, max_offset(name))
                 self.assertEqual(self.status(unpacked(name)), expected)
 
+    @pytest.mark.long
     def test_an_empty_store(self) -> None:
         self.assertEqual(self.status(new_folder(self)), Status("UNKNOWN", "STOPPED", False, 0, 0))
 

@@ -118,6 +118,7 @@ class Meanwhile(LocalEngine):
         return summaries
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [0, 1, 30, 60, 100])
 def test_a_job_goes_on_behind_what_a_stream_archives_meanwhile(
     store: Path, lake: Path, offsets: list[int], number: int
@@ -141,6 +142,7 @@ def test_of_two_streams_the_later_adds_what_the_earlier_has_not(
     check_once(lake, offsets)
 
 
+@pytest.mark.long
 def test_splits_that_overlap_are_archived_once(store: Path, lake: Path, offsets: list[int]) -> None:
     """As in a union of two frames of one store."""
     one, other = Query(store, lake, splitBytes=5000), Query(store, lake, splitBytes=7001)
@@ -263,6 +265,7 @@ def test_a_corrupt_manifest_is_named(store: Path, lake: Path) -> None:
             use()
 
 
+@pytest.mark.long
 def test_files_whose_manifest_was_removed_are_not_doubled(store: Path, lake: Path, offsets: list[int]) -> None:
     run_job(store, lake)
     (path,) = (lake / MANIFEST_FOLDER).glob("*.json")

@@ -186,6 +186,7 @@ def test_a_body_that_cannot_be_inflated_stays_as_it_is(kind: int) -> None:
     assert inflate(b"not compressed at all", COMPRESSED_FLAG | kind) == b"not compressed at all"
 
 
+@pytest.mark.long
 def test_a_body_that_would_inflate_beyond_all_bounds_stays_as_it_is() -> None:
     bomb = zlib.compress(bytes(65 << 20))
     assert inflate(bomb, COMPRESSED_FLAG) == bomb

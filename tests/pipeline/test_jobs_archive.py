@@ -79,6 +79,7 @@ class ArchiveTests(SynchronousTestCase):
         self.assertGreater(done.files, 4)
         self.check_once()
 
+    @pytest.mark.long
     def test_the_columns_are_what_java_reads(self) -> None:
         self.store = unpacked("master-crash")
         self.archive(splitBytes="300k", batchBytes="100k")
@@ -105,6 +106,7 @@ class ArchiveTests(SynchronousTestCase):
         self.assertEqual(dataset.count_rows(), done.messages)
         self.assertLessEqual({"date", "hour"}, set(dataset.schema.names))
 
+    @pytest.mark.long
     def test_the_codec_is_the_one_asked_for(self) -> None:
         for asked, written in (("snappy", "SNAPPY"), ("none", "UNCOMPRESSED"), ("zstd", "ZSTD")):
             lake = self.lake / asked
@@ -120,6 +122,7 @@ class ArchiveTests(SynchronousTestCase):
         self.assertEqual((second.messages, second.files, second.end), (0, 0, first.end))
         self.assertEqual(visible_files(self.lake), before)
 
+    @pytest.mark.long
     def test_what_has_grown_since_is_added(self) -> None:
         whole = make_store(self.store.parent / "whole", log_bytes=90_000)
         first = self.archive()

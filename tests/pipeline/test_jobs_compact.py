@@ -77,6 +77,7 @@ def check_sound(lake: Path, rows: Sequence[dict[str, Any]]) -> None:
         assert pq.ParquetFile(lake / file.path).metadata.num_rows == file.rows
 
 
+@pytest.mark.long
 def test_small_files_become_large_ones_with_the_same_messages(lake: Path) -> None:
     rows = rows_of(visible_files(lake))
     before = len(visible_files(lake)), len(Archive(lake).manifests())
@@ -109,6 +110,7 @@ def test_a_second_run_finds_nothing_to_do(lake: Path) -> None:
     assert visible_files(lake) == before
 
 
+@pytest.mark.long
 def test_what_is_archived_later_is_compacted_with_the_rest(store: Path, tmp_path: Path) -> None:
     lake = tmp_path / "grown"
     run_job(store, lake, endingOffset=SEGMENT_SIZE // 2)
@@ -120,6 +122,7 @@ def test_what_is_archived_later_is_compacted_with_the_rest(store: Path, tmp_path
     check_sound(lake, rows)
 
 
+@pytest.mark.long
 def test_a_file_holds_no_more_of_the_log_than_asked(lake: Path) -> None:
     rows = rows_of(visible_files(lake))
     run(lake, target_bytes=SEGMENT_SIZE // 3)
@@ -192,6 +195,7 @@ def test_messages_are_sent_again_in_the_order_of_the_log(lake: Path) -> None:
     assert [offset for offset, _, _ in archived_messages(lake, offsets[7], offsets[60])] == offsets[7:60]
 
 
+@pytest.mark.long
 def test_another_replica_continues_a_compacted_archive(store: Path, tmp_path: Path) -> None:
     lake = tmp_path / "of two"
     end = archive(options_of(store, output=tmp_path / "whole"), LocalEngine()).end
@@ -203,6 +207,7 @@ def test_another_replica_continues_a_compacted_archive(store: Path, tmp_path: Pa
     assert archived_offsets(lake) == archived_offsets(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_an_archive_without_hashes_is_compared_by_its_messages(store: Path, tmp_path: Path) -> None:
     lake = tmp_path / "old"
     run_job(store, lake, endingOffset=2 * SEGMENT_SIZE)
@@ -213,6 +218,7 @@ def test_an_archive_without_hashes_is_compared_by_its_messages(store: Path, tmp_
     assert len(archived_offsets(lake)) == len(set(archived_offsets(lake)))
 
 
+@pytest.mark.long
 def test_files_of_before_and_after_stay_apart(store: Path, tmp_path: Path) -> None:
     """A file has either CRCs for all messages, or for none."""
     lake = tmp_path / "mixed"
@@ -266,6 +272,7 @@ class Meanwhile(LocalEngine):
         return summaries
 
 
+@pytest.mark.long
 def test_a_stream_archives_meanwhile(store: Path, tmp_path: Path) -> None:
     """It cleans up what it knows of, and that is not ours."""
     lake = tmp_path / "busy"
@@ -285,6 +292,7 @@ def test_no_job_runs_meanwhile(store: Path, lake: Path) -> None:
                 other()
 
 
+@pytest.mark.long
 def test_manifests_that_were_changed_meanwhile_are_left(lake: Path) -> None:
     rows = rows_of(visible_files(lake))
     manifest = Archive(lake).manifests()[1]
@@ -296,6 +304,7 @@ def test_manifests_that_were_changed_meanwhile_are_left(lake: Path) -> None:
     check_sound(lake, rows)
 
 
+@pytest.mark.long
 def test_what_does_not_come_back_from_the_disk_replaces_nothing(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, before = rows_of(visible_files(lake)), visible_files(lake)
     write = compact_module._write
@@ -376,6 +385,7 @@ def relative(lake: Path) -> list[Path]:
     return [path.relative_to(lake) for path in visible_files(lake)]
 
 
+@pytest.mark.long
 def test_a_table_has_the_large_files_in_one_version(store: Path, tmp_path: Path, kind: TableFormat) -> None:
     lake = tmp_path / "table"
     run_job(store, lake, kind)

@@ -151,6 +151,7 @@ def test_the_rest_of_one_segment_makes_no_store(lake: Path) -> None:
         plan_restore(lake, SETTINGS, whole_segments=True)
 
 
+@pytest.mark.long
 def test_compaction_keeps_what_was_expired(store: Path, lake: Path, tmp_path: Path) -> None:
     run(lake, 2)
     offsets = archived_offsets(lake)
@@ -163,6 +164,7 @@ def test_compaction_keeps_what_was_expired(store: Path, lake: Path, tmp_path: Pa
     assert restore(plan, tmp_path / "again", SETTINGS, LocalEngine()).is_identical
 
 
+@pytest.mark.long
 def test_the_table_loses_the_files_in_a_version_of_its_own(store: Path, tmp_path: Path, kind: TableFormat) -> None:
     lake = tmp_path / "table"
     run_job(store, lake, kind)

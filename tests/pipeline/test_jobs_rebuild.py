@@ -58,6 +58,7 @@ def rebuilt(store: Path, **texts: object) -> Rebuilt:
 
 
 class RebuildTests(SynchronousTestCase):
+    @pytest.mark.long
     def test_the_files_are_those_that_java_wrote(self) -> None:
         for name in ("slave", "master-clean"):
             store = copy_of(name, new_folder(self) / name)
@@ -86,6 +87,7 @@ class RebuildTests(SynchronousTestCase):
         self.assertEqual(queue_files(output), queue_files(unpacked("slave")))
         self.assertEqual(index_files(output), index_files(unpacked("slave")))
 
+    @pytest.mark.long
     def test_the_audit_finds_nothing_missing(self) -> None:
         store = copy_of("slave", new_folder(self) / "store")
         rebuilt(store, splitBytes="50k")

@@ -93,6 +93,7 @@ def test_what_the_other_cluster_lacks_is_found(pair: tuple[Path, Path]) -> None:
     assert summary(between(pair[0], pair[0])) == []
 
 
+@pytest.mark.long
 def test_an_archive_stands_for_its_store(pair: tuple[Path, Path], tmp_path: Path) -> None:
     lakes = [tmp_path / "lake1", tmp_path / "lake2"]
     archive(options(pair[0], output=lakes[0], splitBytes=5000), LOCAL)
@@ -119,6 +120,7 @@ def test_a_cluster_of_several_brokers(pair: tuple[Path, Path], tmp_path: Path) -
     assert summary(reconcile(asked, LOCAL)) == [("changed", "U3")]
 
 
+@pytest.mark.long
 def test_messages_without_an_id_and_other_columns(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     bare = [message(number, properties={"UNIQ_KEY": ""}) for number in (0, 2)]
@@ -130,6 +132,7 @@ def test_messages_without_an_id_and_other_columns(tmp_path: Path) -> None:
     assert summary(between(other, one, by=(By.BODY,))) == []
 
 
+@pytest.mark.long
 def test_a_delayed_message_and_its_delivery_are_one(tmp_path: Path) -> None:
     waiting = message(
         2, topic=SCHEDULE_TOPIC, queue_id=3, properties={"REAL_TOPIC": "T0", "REAL_QID": "1", "DELAY": "4"}
@@ -179,6 +182,7 @@ def stored(store: Path, *logs: Path, engine: Engine = LOCAL, **more: Any) -> Rec
     return reconcile(Asked(found=(options(store),), logs=logs, **more), engine)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 def test_sends_are_looked_for_by_id_or_key(pair: tuple[Path, Path], tmp_path: Path, suffix: str) -> None:
     rows: list[dict[str, Any]] = [
@@ -213,6 +217,7 @@ def test_of_a_key_the_send_is_missing_that_is_farthest_in_time(tmp_path: Path) -
     assert done.topics["T0"].as_json()["found"] == 2
 
 
+@pytest.mark.long
 def test_what_groups_have_not_consumed(tmp_path: Path) -> None:
     store = tmp_path / "store"
     laid = make_store(store, [message(2 * number, queue_offset=number) for number in range(10)])
@@ -321,6 +326,7 @@ def rows_in(path: Path) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in path.read_bytes().splitlines()]
 
 
+@pytest.mark.long
 def test_the_commands_other_ends(pair: tuple[Path, Path], tmp_path: Path) -> None:
     less = tmp_path / "less"
     make_store(less, [message(0)])

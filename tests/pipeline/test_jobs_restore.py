@@ -232,6 +232,7 @@ class RestoreTests(SynchronousTestCase):
         self.assertEqual((done.messages, done.is_identical, done.done), (60, True, False))
         self.assertEqual(sorted(self.folder.iterdir()), before)
 
+    @pytest.mark.long
     def test_an_archive_from_before_is_proved_by_its_hashes(self) -> None:
         unpack(DATA / "old-archive.tar.xz", self.folder / "old")
         small = make_settings({"mappedFileSizeCommitLog": "4096"})
@@ -256,6 +257,7 @@ class RestoreTests(SynchronousTestCase):
             self.assertEqual(table.num_rows, 60)
         self.assertTrue(restored(self.lake, self.output).is_identical)
 
+    @pytest.mark.long
     def test_what_no_hash_proves_is_refused_without_lossy(self) -> None:
         self.archive()
         as_old(self.lake, keeps_hashes=False)
@@ -434,6 +436,7 @@ class RestoreTests(SynchronousTestCase):
                 patch.restore()
         return False
 
+    @pytest.mark.long
     def test_ctrl_c_leaves_nothing(self) -> None:
         self.archive()
 

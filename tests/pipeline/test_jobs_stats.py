@@ -45,6 +45,7 @@ class StatsTests(SynchronousTestCase):
             self.assertLessEqual(one.latency_ms(0.5), middle, topic)
             self.assertGreaterEqual(one.latency_ms(0.5) * 1.11 + 1, middle, topic)
 
+    @pytest.mark.long
     def test_only_what_is_selected_is_counted(self) -> None:
         store = unpacked("master-crash")
         sizes = {"splitBytes": "300k", "batchBytes": "50k"}
@@ -56,6 +57,7 @@ class StatsTests(SynchronousTestCase):
         (store / "commitlog").mkdir(parents=True)
         self.assertEqual(stats_of(store), {})
 
+    @pytest.mark.long
     def test_made_up_times_do_no_harm(self) -> None:
         store = new_folder(self) / "store"
         wild = [-(2**63), 0, 2**63 - 1]
@@ -163,6 +165,7 @@ class ChartTests(SynchronousTestCase):
         self.assertEqual(heights, sorted(heights))
         self.assertEqual(heights[-2], heights[-1])
 
+    @pytest.mark.long
     def test_two_bars_are_as_long_as_what_they_stand_for(self) -> None:
         """The blue of the first bar's row of dots against the second's."""
         minutes = Counter({29_000_000: 1})

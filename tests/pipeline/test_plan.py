@@ -53,6 +53,7 @@ def test_a_store_of_java_ends_with_its_last_sound_record(name: str) -> None:
     assert (plan.min_offset, plan.end) == (0, fixtures.max_offset(name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("read_up_to", ["confirmed", "flushed", "written"])
 def test_a_log_ends_with_a_whole_record_wherever_its_node_is(
     store: Path, records: list[Record], read_up_to: str

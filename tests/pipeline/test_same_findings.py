@@ -199,6 +199,7 @@ def a_body_below_its_unit(store: Path) -> None:
 QUEUE_DAMAGES = [a_wrong_unit, a_queue_of_another_length, a_missing_queue, an_index_of_noise, no_index]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [nothing, *QUEUE_DAMAGES, a_body_below_its_unit])
 def test_both_commands_find_the_same_in_queues_and_index(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     store = copy_of("slave", tmp_path / "store")

@@ -162,6 +162,7 @@ class SameRebuildTests(SynchronousTestCase):
         self.patch(consumequeue, "BLANKS_ALLOWED_BYTES", 1 << 30)
         self.assertNotEqual(by_command(made, store), wanted, "nothing was refused")
 
+    @pytest.mark.long
     def test_what_fails_or_is_interrupted_leaves_the_old_files_and_a_clean_stop(self) -> None:
         for error in (KeyboardInterrupt, OSError(28, "No space left on device")):
             for command in (["rebuild"], ["job", "rebuild"]):

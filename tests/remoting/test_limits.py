@@ -4,6 +4,7 @@ import tracemalloc
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 from twisted.internet.address import IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ITCPTransport
@@ -101,6 +102,7 @@ class FrameTests(LimitsTestCase):
         self.assertLess(after - before, 30_000)
         self.assertLess(peak - before, 60_000)
 
+    @pytest.mark.long
     def test_a_long_frame_in_many_pieces_is_not_copied_with_each(self) -> None:
         """65536 pieces of a 16 MiB frame took minutes of copying."""
         content = encode_command(RemotingCommand(NOW, 5, body=bytes(16 * MIB - 1000)))

@@ -33,6 +33,7 @@ def marked_in(path: Path) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.long
 def test_a_marker_in_the_source_is_one_of_the_test(request: pytest.FixtureRequest) -> None:
     """A decorator that makes a new function must give it the markers of the old one, or a story runs in each loop."""
     for item in request.session.items:

@@ -101,6 +101,7 @@ class StoreTestCase(SynchronousTestCase):
 
 
 class BuildingTests(StoreTestCase):
+    @pytest.mark.long
     @given(deleted_logs(), st.sampled_from(["clean", "crash", "no queues", "rebuild", "late", "slave"]))
     @hypothesis_settings(deadline=None, max_examples=examples(60))
     def test_each_way_to_build_queues_leaves_out_what_was_deleted(
@@ -408,6 +409,7 @@ class PromotionTests(StoreTestCase):
             self.assertEqual(opened.topics_up_to, made.end)
             result_of(opened.close())
 
+    @pytest.mark.long
     @given(deleted_logs(), st.booleans())
     @hypothesis_settings(deadline=None, max_examples=examples(20))
     def test_what_a_promotion_foretells_leaves_out_what_was_deleted(

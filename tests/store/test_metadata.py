@@ -233,6 +233,7 @@ class FormTests(SynchronousTestCase):
         for content in ({"stateVersion": "x" * 999}, {}, None):
             self.assertEqual(DataVersion.from_stranger(content), DataVersion())
 
+    @pytest.mark.long
     @settings(deadline=None, max_examples=examples(200))
     @given(st.data())
     def test_any_unknown_field_at_any_level_is_read_written_and_served_again(self, data: st.DataObject) -> None:

@@ -2,6 +2,7 @@
 
 from unittest.mock import patch
 
+import pytest
 from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
@@ -30,6 +31,7 @@ class ManyQueuesTurnsTests(SynchronousTestCase):
         for queue_id in range(queues):
             self.store.put_message(Message("T", b"body", queue_id=queue_id))
 
+    @pytest.mark.long
     def test_a_slice_looks_for_few_queues_only(self) -> None:
         self.put(3 * SLICE_RUNS)
         table, dispatcher = self.store.derived.queues, self.store.derived.dispatcher

@@ -401,6 +401,7 @@ class RecordAsJsonTests(SynchronousTestCase):
         self.assertNotIn("inflatedSha256", found)
         self.assertIsNone(record_as_json(Record("T", zlib.compress(bytes(9999))[:-1], sys_flag=1))["inflatedLength"])
 
+    @pytest.mark.long
     def test_a_small_body_that_stands_for_a_great_one_needs_little_memory(self) -> None:
         great = bytes(64 << 20)
         body = zlib.compress(great, 1)

@@ -74,6 +74,7 @@ class ScanRecordsTests(SynchronousTestCase):
             self.check(segment, base, start, min(base + size, start + rng.choice((0, 1, 7, 8, 90, 300, 5000, size))))
             self.check(segment, base, rng.randrange(base, base + size), base + size)
 
+    @pytest.mark.long
     def test_one_wrong_byte_anywhere_in_a_java_log(self) -> None:
         rng = random.Random(21)
         for base, segment in fixtures.segments("master-crash").items():

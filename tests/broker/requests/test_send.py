@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute, succeed
@@ -208,6 +209,7 @@ class TogetherTests(SendTestCase):
         for number in range(2):
             self.stored(answers[number])
 
+    @pytest.mark.long
     @given(
         st.lists(
             st.tuples(

@@ -1021,6 +1021,7 @@ class RestartTests(TransactionTestCase):
         self.assertEqual([self.asked_about(question).body for question in self.check()], [b"4"])
         self.assertEqual(self.offsets(), (5, 2))
 
+    @pytest.mark.long
     def test_random_histories_lose_nothing_and_bring_nothing_back(self) -> None:
         for seed in range(12):
             with self.subTest(seed=seed):

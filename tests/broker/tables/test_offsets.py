@@ -198,6 +198,7 @@ class HostileCommitTests(OffsetsTestCase):
         self.commit(5, group="old group")
         self.assertEqual(self.offsets.query("old group", "T", 0), 5)
 
+    @pytest.mark.long
     def test_the_table_always_fits_a_frame(self) -> None:
         self.offsets = ConsumerOffsetManager(
             self.folder, self.clock, INTERVAL_MS, execute, limits=OffsetLimits(table_bytes=100_000)

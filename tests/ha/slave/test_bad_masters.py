@@ -195,6 +195,7 @@ class OddMasterTests(SlaveNodeTestCase):
         self.assertEqual(reports_in(line.take())[-1], start + len(records))
         self.stop()
 
+    @pytest.mark.long
     def test_m9_records_and_blanks_may_be_cut_anywhere(self) -> None:
         for batch_bytes in (1, 3, 100, 475):
             self.assert_taken(IMAGE.prefix(IMAGE.messages[10]).content, 0, batch_bytes)

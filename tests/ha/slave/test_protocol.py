@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
@@ -197,6 +198,7 @@ class ReportTests(SlaveProtocolTestCase):
         self.slave.dataReceived(wire(IMAGE.transfers(IMAGE.messages[1] - 1, IMAGE.messages[1] + 1)))
         self.assertEqual(self.reports(), [IMAGE.messages[1]])
 
+    @pytest.mark.long
     def test_bytes_one_by_one_make_the_same_log_and_report_the_records_of_each_frame(self) -> None:
         frames = IMAGE.transfers(1, batch_bytes=250)
         for byte in wire(frames):

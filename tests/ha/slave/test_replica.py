@@ -198,6 +198,7 @@ class OverlapTests(SynchronousTestCase):
         self.ours = IMAGE.prefix(IMAGE.messages[12])
         self.start = self.ours.last_message
 
+    @pytest.mark.long
     def test_a_byte_that_differs_anywhere_is_divergence_and_nothing_is_appended(self) -> None:
         for batch_bytes in (SEGMENT_SIZE, 37):
             for offset in range(self.start, self.ours.end):

@@ -272,6 +272,7 @@ class RecoveryTests(ConsumeQueueTestCase):
             before = self.damage(count * CQ_STORE_UNIT_SIZE, b"")
             self.check_recovered(count, before)
 
+    @pytest.mark.long
     def test_a_unit_torn_at_every_byte(self) -> None:
         for count in range(self.COUNT):
             at = count * CQ_STORE_UNIT_SIZE
@@ -497,6 +498,7 @@ class TruncateTests(ConsumeQueueTestCase):
         self.assertEqual((self.content(), queue.order_breaches), (before, 0))
         self.assertEqual(queue.min_offset, begin)
 
+    @pytest.mark.long
     def test_at_every_boundary_and_between(self) -> None:
         for begin in (0, 3, 5, 7):
             for number in range(begin, begin + 14):

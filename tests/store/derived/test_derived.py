@@ -217,6 +217,7 @@ class RebuiltTests(StoresTestCase):
         store.derived.dispatcher.catch_up()
         return store
 
+    @pytest.mark.long
     def test_queues_are_javas_byte_for_byte(self) -> None:
         for name in fixtures.STORES:
             for role in ROLES:
@@ -225,6 +226,7 @@ class RebuiltTests(StoresTestCase):
                 self.assertEqual(len(built), 44)
                 self.assertEqual(built, files_below(fixtures.unpacked(name) / "consumequeue"))
 
+    @pytest.mark.long
     def test_the_index_is_javas_byte_for_byte(self) -> None:
         """Only the names, which are times, differ; master-clean's lacks what Java's recovery lost."""
         for name in ("master-crash", "slave"):
@@ -246,6 +248,7 @@ class RebuiltTests(StoresTestCase):
             self.assertEqual(found, entries)
             self.assertEqual(entries, variant["indexEntries"] + variant["indexEntriesMissing"])
 
+    @pytest.mark.long
     def test_rebuild_makes_the_same(self) -> None:
         root = copy_of("master-clean", self.another())
         for path in (root / "consumequeue").glob("*/*/*"):
@@ -301,6 +304,7 @@ class CleanStopTests(RestartTestCase):
             self.assertEqual(again.derived.dispatcher.reput_offset, end)
             self.check(again)
 
+    @pytest.mark.long
     def test_at_any_length(self) -> None:
         root = self.another()
         for _ in range(25):
@@ -314,6 +318,7 @@ class CleanStopTests(RestartTestCase):
             self.check(store)
             self.close(store)
 
+    @pytest.mark.long
     def test_though_dispatch_was_behind(self) -> None:
         """A slave does not wait for its dispatch to stop."""
         for count in range(0, 40, 3):
@@ -374,6 +379,7 @@ class CleanStopTests(RestartTestCase):
 
 
 class UncleanStopTests(RestartTestCase):
+    @pytest.mark.long
     def test_a_snapshot_at_any_moment(self) -> None:
         """Master and slave; a slice done, half done in the log, or not begun."""
         store, writer = self.grown(0)

@@ -338,6 +338,7 @@ class BulkTests(DispatchTestCase):
             self.dispatcher.catch_up()
         return read.call_count
 
+    @pytest.mark.long
     def test_a_log_is_dispatched_many_messages_at_once(self) -> None:
         self.writer.put_many(1500, queues=7)
         self.assertEqual(self.dispatched_singly(), len(self.log.segment_bases) - 1, "blanks alone")
@@ -565,6 +566,7 @@ class SliceTests(DispatchTestCase):
         self.dispatcher.write_pending()
         self.check()
 
+    @pytest.mark.long
     def test_a_slice_has_so_much_time(self) -> None:
         """However slow the machine is, the reactor gets its turn."""
         self.writer.put_many(SLICE_MESSAGES)
@@ -647,6 +649,7 @@ class FollowTests(DispatchTestCase):
             put.assert_called_once()
         self.check()
 
+    @pytest.mark.long
     def test_very_many_keys_do_not_wait(self) -> None:
         self.writer.put_many(SLICE_MESSAGES)
         self.start()
@@ -726,6 +729,7 @@ class FollowTests(DispatchTestCase):
     def dispatched(self) -> int:
         return sum(queue.max_offset for queue in self.queues.queues.values())
 
+    @pytest.mark.long
     def test_stopped_it_follows_no_longer_and_can_be_started_again(self) -> None:
         self.writer.put_many(SLICE_MESSAGES + 1)
         self.start()

@@ -170,6 +170,7 @@ class GeometryTests(SynchronousTestCase):
         self.assertEqual(sizes[-1], other.file_size)
         self.check_sound()
 
+    @pytest.mark.long
     def test_rebuild_minds_no_file_of_old_queues_and_index_and_follows_the_settings(self) -> None:
         wanted = Geometry(7, 100)
         options = [f"--set={name}" for name in ("mappedFileSizeConsumeQueue=60", "maxHashSlotNum=7", "maxIndexNum=100")]
@@ -250,6 +251,7 @@ class GeometryTests(SynchronousTestCase):
             self.assertEqual(kept.read_bytes(), content)
             self.check_sound()
 
+    @pytest.mark.long
     def test_a_rotten_old_segment_hangs_nobody(self) -> None:
         """Old segments are not proved after a clean stop: what follows the damage is dispatched all the same."""
         texts = {"mappedFileSizeCommitLog": 8192}

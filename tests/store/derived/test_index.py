@@ -328,6 +328,7 @@ class QueryTests(IndexTestCase):
 
 
 class TruncateTests(IndexTestCase):
+    @pytest.mark.long
     def test_at_every_message_and_put_again(self) -> None:
         keys = some_keys(40)
         self.make(keys)

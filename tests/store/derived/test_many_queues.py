@@ -4,6 +4,7 @@ import os
 import resource
 from pathlib import Path
 
+import pytest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -29,6 +30,7 @@ class ManyQueuesTests(SynchronousTestCase):
             {"storePathRootDir": self.mktemp(), "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "1000"}
         )
 
+    @pytest.mark.long
     def test_files_are_opened_as_they_are_needed(self) -> None:
         store = MessageStore(self.settings)
         store.start_flushing(Clock(), Thread(), self.fail)

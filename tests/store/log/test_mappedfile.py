@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -161,6 +162,7 @@ class MappedFileTests(SynchronousTestCase):
             mapped_file.write(at, b"x")
             self.assertEqual(mapped_file.nonzero_end(0), at + 1)
 
+    @pytest.mark.long
     def test_closing_closes_the_file_and_may_be_repeated(self) -> None:
         mapped_file = self.make()
         self.assertGreater(open_files(self.folder), 0)
@@ -171,6 +173,7 @@ class MappedFileTests(SynchronousTestCase):
         gc.collect()
         self.assertEqual(open_files(self.folder), 0)
 
+    @pytest.mark.long
     def test_a_segment_nobody_uses_any_more_is_closed(self) -> None:
         make_file(self.folder, 0)
         mapped_file = MappedFile(self.folder / file_name(0), SIZE)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from struct import pack
 
+import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.log import mappedfile
@@ -171,6 +172,7 @@ class TornTailTests(RecoveryTestCase):
         log.close()
         return found, tail
 
+    @pytest.mark.long
     def test_a_record_cut_at_every_byte_is_cut_away(self) -> None:
         for size in range(180):
             found, tail = self.torn(size, bytes(180))
@@ -179,6 +181,7 @@ class TornTailTests(RecoveryTestCase):
             self.assertEqual(self.kept(), {f"{1100:020d}": rest} if rest else {}, f"{size=}")
             self.assertEqual(found.problem is None, not rest, f"{size=}")
 
+    @pytest.mark.long
     def test_a_record_cut_at_every_byte_before_other_bytes_is_cut_away(self) -> None:
         """But for the properties: of those no length and no CRC tells."""
         for size in range(180 - len("k\x01v")):
@@ -187,6 +190,7 @@ class TornTailTests(RecoveryTestCase):
             self.assertEqual((found.cut_bytes, found.kept_in), (200, self.cut_folder / f"{1100:020d}"))
             self.assertIsNotNone(found.problem)
 
+    @pytest.mark.long
     def test_a_flipped_bit_in_what_can_be_checked_cuts_the_record(self) -> None:
         make_log(self.folder, 500, 600, 180)
         body, properties = range(88, 180 - 91 - 1 - 3 + 88), 180 - 3

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
@@ -68,12 +69,14 @@ class TornWriteTests(SynchronousTestCase):
             self.assertEqual((recovery.end, recovery.messages), (len(kept), 1 + whole), f"{size=}")
             self.assertEqual(log, kept.ljust(SEGMENT_SIZE, b"\0"), f"{size=}")
 
+    @pytest.mark.long
     def test_a_record_cut_anywhere_is_cut_away(self) -> None:
         self.check_every_cut(make_record(1, b"some body"))
 
     def test_a_record_without_properties_cut_anywhere_is_cut_away(self) -> None:
         self.check_every_cut(Record("Topic", b"some body"))
 
+    @pytest.mark.long
     def test_a_record_without_a_body_cut_anywhere_is_cut_away(self) -> None:
         self.check_every_cut(make_record(1, b""))
 

@@ -149,6 +149,7 @@ class MovingStoreTests(PutTestCase):
     def test_a_node_that_tells_each_time(self) -> None:
         self.check_all()
 
+    @pytest.mark.long
     def test_a_node_that_told_once(self) -> None:
         self.is_told = False
         self.check_all()
@@ -158,6 +159,7 @@ class MovingStoreTests(PutTestCase):
         self.expires = True
         self.check_all()
 
+    @pytest.mark.long
     def test_a_broker_that_tells_nothing(self) -> None:
         """As a Java broker does: each message is in its queue and in the index before the next one."""
         self.is_told = False

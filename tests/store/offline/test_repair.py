@@ -235,6 +235,7 @@ class RepairTests(SynchronousTestCase):
         for changes in (True, False):
             self.assertRaises(StoreInUse, StoreRepair, Settings(store_path_root_dir=self.store), changes)
 
+    @pytest.mark.long
     def test_a_repair_that_dies_anywhere_can_be_run_again(self) -> None:
         """Each write and each flush may be the last thing that it does."""
         spoilt = self.root / "spoilt"

@@ -152,6 +152,7 @@ class WindowTests(ReaderTestCase):
         for name in ("FIRST_WINDOW_BYTES", "WINDOW_BYTES"):
             self.patch(stretches_module, name, window)
 
+    @pytest.mark.long
     def test_any_window_gives_the_same_answer(self) -> None:
         """Windows end in a record, at its last byte, in a blank, and before records longer than they are."""
         wanted = self.verify()
