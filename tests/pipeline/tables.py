@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from rmqha.pipeline.jobs.tablelog import TableFormat
 from tests.needs import need
@@ -32,7 +33,8 @@ def _delta(lake: Path, version: int | None) -> pa.Table:
 
     if not DeltaTable.is_deltatable(str(lake)):
         return pa.table({"physicalOffset": pa.array([], pa.int64())})
-    return DeltaTable(lake, version=version).to_pyarrow_table()
+    files = SubTreeFileSystem(str(lake), LocalFileSystem())
+    return DeltaTable(lake, version=version).to_pyarrow_table(filesystem=files)
 
 
 def _iceberg(lake: Path, version: int | None) -> pa.Table:

@@ -25,7 +25,7 @@ def test_the_commands_and_the_python_of_the_page(tmp_path: Path) -> None:
     assert "122 messages from 0" in reader.runs(delta)
     assert "122 messages from 0" in reader.runs(iceberg)
     assert "0 messages" in reader.runs(again)
-    counted = "assert DeltaTable('/lake/table', version=1).to_pyarrow_table().num_rows == 122"
+    counted = "assert DeltaTable('/lake/table', version=1).to_pyarrow_table(filesystem=files).num_rows == 122"
     reader.runs_python(f"{python_of('spark: Tables of Delta and Iceberg')}\n{counted}\n")
     reader.runs("rmqha job archive /data/replica --output /lake/orders")
     dry, compact = commands_of("spark: Large files")
