@@ -172,8 +172,6 @@ def _forget_warnings(modules: Mapping[str, Any]) -> None:
 
     Trial does it for all of some three thousand each time: that was a tenth of the time of all unit tests.
     """
-    if len(modules) == len(_known):
-        return
     new = {name: module for name, module in list(modules.items()) if _known.get(name, _known) is not module}
     _known.update(new)
     for module in new.values():

@@ -12,10 +12,11 @@ from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from rmqha.acl.files import PLAIN_FILE
-from rmqha.acl.gate import AclGate, RunInThread
+from rmqha.acl.gate import AclGate
 from rmqha.acl.rules import PERMISSIONS, parse_rules
 from rmqha.acl.yamlfile import MAX_FILE_BYTES, AclFileError, read_yaml
 from rmqha.kit.events import Event
+from rmqha.kit.threads import CallInThread
 from rmqha.remoting.header import Header, shown
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.store.log.mappedfile import DISK
@@ -49,7 +50,7 @@ class AclAdminProcessor:
 
     _log = Logger()
 
-    def __init__(self, gate: AclGate, run_in_thread: RunInThread, names: Callable[[], BrokerNames]) -> None:
+    def __init__(self, gate: AclGate, run_in_thread: CallInThread, names: Callable[[], BrokerNames]) -> None:
         self._gate = gate
         self._run_in_thread = run_in_thread
         self._names = names

@@ -20,6 +20,7 @@ from rmqha.acl.yamlfile import AclFileError
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
+from rmqha.kit.threads import CallInThread
 from rmqha.remoting.protocol import (
     ACL_EXCEPTION,
     Answer,
@@ -37,8 +38,6 @@ RELOAD_SECONDS = 0.5
 MAX_KEPT_RIGHTS = 20_000
 EXCEPTION = f"org.apache.rocketmq.acl.common.{ACL_EXCEPTION}"
 
-RunInThread = Callable[[Callable[[], Any]], Deferred[Any]]
-
 
 class AclGate(PeriodicService):
     """Checks requests by the rules of the files, and reads the files again when they change.
@@ -48,7 +47,7 @@ class AclGate(PeriodicService):
 
     _log = Logger()
 
-    def __init__(self, files: AclFiles, clock: IReactorTime, run_in_thread: RunInThread) -> None:
+    def __init__(self, files: AclFiles, clock: IReactorTime, run_in_thread: CallInThread) -> None:
         """Reads the files. Raises AclFileError."""
         super().__init__("reading the ACL files", RELOAD_SECONDS, self.reload, clock, first_after=RELOAD_SECONDS)
         self.files = files

@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from rmqha.broker.requests.config import FixedSettings, LiveSettings
 from rmqha.ha.slave.contact import iso_of
 from rmqha.kit.events import Event
+from rmqha.kit.threads import CallInThread
 from rmqha.net.tls.endpoints import TLSSources
 from rmqha.ops.certificates import reread_certificates
 from rmqha.settings.settings import (
@@ -29,8 +28,6 @@ from rmqha.settings.settings import (
 )
 from rmqha.store.errors import StoreError
 from rmqha.store.keptsettings import KeptSetting, kept_settings_path, read_kept_settings, write_kept_settings
-
-RunInThread = Callable[[Callable[[], Any]], Deferred[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class Rereading:
 
     _log = Logger()
 
-    def __init__(self, settings: Settings, sources: Sources | None, run_in_thread: RunInThread) -> None:
+    def __init__(self, settings: Settings, sources: Sources | None, run_in_thread: CallInThread) -> None:
         """``settings`` are as configured. ``run_in_thread`` runs what reads and writes files."""
         self._root = settings.store_path_root_dir
         self._sources = sources

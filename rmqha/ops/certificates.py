@@ -1,22 +1,20 @@
 """The certificates of a process that runs, read again."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from rmqha.ha.slave.contact import iso_of
 from rmqha.kit.events import Event
+from rmqha.kit.threads import CallInThread
 from rmqha.net.tls.certificates import TLSError
 from rmqha.net.tls.endpoints import TLSSources
 
-RunInThread = Callable[[Callable[[], Any]], Deferred[Any]]
 _log = Logger()
 
 
-async def reread_certificates(sources: Sequence[TLSSources], run_in_thread: RunInThread) -> None:
+async def reread_certificates(sources: Sequence[TLSSources], run_in_thread: CallInThread) -> None:
     """Use the certificates that the files have now. If one of them cannot be used, all stay as they are."""
     used = [each for each in sources if each.is_used]
     if not used:

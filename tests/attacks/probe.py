@@ -145,7 +145,7 @@ class Probe:
         sampler.start()
         outcome = attack()
         seconds = time.monotonic() - begun
-        time.sleep(max(SETTLE_SECONDS, self._least_seconds - seconds))
+        time.sleep(max(SETTLE_SECONDS, self._least_seconds - seconds))  # what is left of the attack tells no end
         self._wait_for_answer_after(time.monotonic())
         over.set()
         sampler.join()

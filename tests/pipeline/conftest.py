@@ -14,7 +14,7 @@ from rmqha.pipeline.session import JavaError, find_java, session
 from tests.needs import need
 from tests.pipeline.lake import make_store
 from tests.pipeline.nodes import Cluster
-from tests.pipeline.processes import FAST_JVM
+from tests.pipeline.processes import LOCAL_DRIVER
 from tests.pipeline.sparkpython import python_for_spark
 from tests.pipeline.tables import with_package
 
@@ -64,9 +64,7 @@ def spark(java: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
     """A session of two threads, whose Pythons are forks, and whose tables and scratch files are pytest's to remove."""
     folder: Path = tmp_path_factory.mktemp("spark")
     conf = {
-        "spark.driver.extraJavaOptions": FAST_JVM,
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        **LOCAL_DRIVER,
         "spark.local.dir": str(folder / "local"),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

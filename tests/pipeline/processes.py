@@ -22,6 +22,12 @@ FAST_JVM: Final = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 """For a JVM that soon ends: it compiles quickly rather than well, and takes Spark's classes as they are."""
+LOCAL_DRIVER: Final = {
+    "spark.driver.extraJavaOptions": FAST_JVM,
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+"""Options of a driver that nobody else connects to."""
 POLL_SECONDS: Final = 0.005
 WORKER: Final = "pyspark.worker"
 """A word of the command that starts one, or the name of a fork that serves as one (``sparkpython``)."""
@@ -111,9 +117,7 @@ class StreamProcess:
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
         conf = {
-            "spark.driver.extraJavaOptions": FAST_JVM,
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
+            **LOCAL_DRIVER,
             "spark.local.dir": str(work / "spark"),
             "spark.log.level": "ERROR",
         }

@@ -25,6 +25,7 @@ from rmqha.coordination.state import Compacted, History, KeysAndLeases, Operatio
 from rmqha.coordination.witness.journal import DiskFull, Journal, JournalError
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
+from rmqha.kit.threads import RunInThread
 
 SLICE_SECONDS = 0.01
 """Calls are decided for about this long in a turn."""
@@ -38,12 +39,6 @@ MAX_WATCHES = 512
 FULL = "The disk of the witness is full: it cannot write. Make room."
 
 Answer = TypeVar("Answer")
-
-
-class RunInThread(Protocol):
-    """Runs a function in a thread, one after the other."""
-
-    def __call__(self, function: Callable[[], None]) -> Deferred[None]: ...
 
 
 def boot_seconds() -> float:
