@@ -2,15 +2,19 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Final
 
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.forkserver import SERVER
 from tests.waiting import WAIT_SECONDS
 
 RMQHA: Final = str(Path(sys.executable).with_name("rmqha"))
 """The command itself: for a test that sends it signals, gives it a terminal, a limit or an environment of its own."""
+TRIES: Final = 20
+"""Of a command that could not reach the coordinator."""
 
 
 def rmqha_bytes(*words: object, lines: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -38,6 +42,15 @@ def rmqha(*words: object, lines: str = "") -> subprocess.CompletedProcess[str]:
     """The same, and what it prints as text."""
     done = rmqha_bytes(*words, lines=lines.encode())
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def until_connected(run: Callable[[], subprocess.CompletedProcess[str]]) -> subprocess.CompletedProcess[str]:
+    """Run ``rmqha cluster``; again if it could not reach the coordinator in its 2 seconds, on a busy machine."""
+    for _ in range(TRIES):
+        done = run()
+        if done.returncode != ExitCode.CANNOT_CONNECT:
+            break
+    return done
 
 
 def output_of(*words: object) -> str:

@@ -18,8 +18,7 @@ from rmqha.testing.nodes import NameServerNode, TwistdNode, free_port
 from rmqha.testing.proxy import FaultProxy
 from rmqha.testing.witness import WitnessNode
 from tests.chaos.parts import Coordinator, Running, leader_of, mount, the_leader, wait_for_leader, wait_until_whole
-from tests.commands import rmqha
-from tests.failover.cluster import TRIES
+from tests.commands import TRIES, rmqha
 from tests.faults.pairs import shim
 from tests.freezing import freeze, thaw
 from tests.interop.rocketmq import V5, NameServer

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from rmqha.failover.keys import (
 from rmqha.testing.etcd import EtcdCluster, etcd_program
 from tests.cli.test_cli import CommandTestCase
 from tests.cli.test_hostile_text import ESCAPED, HOSTILE
-from tests.commands import RMQHA, rmqha
+from tests.commands import RMQHA, rmqha, until_connected
 from tests.failover.clusters import BROKER, CLUSTER, END, LONG_AGO, PREFIX, Keys, member
 from tests.fixtures import new_folder
 from tests.needs import need
@@ -433,7 +434,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 
 
 def run(etcd: EtcdCluster, *words: str) -> "subprocess.CompletedProcess[str]":
-    return rmqha("cluster", *words, f"--failover={etcd.address}")
+    return until_connected(lambda: rmqha("cluster", *words, f"--failover={etcd.address}"))
 
 
 def order_at(etcd: EtcdCluster) -> dict[str, Any] | None:
@@ -466,7 +467,6 @@ def test_an_order_at_a_real_etcd_is_answered(etcd: EtcdCluster) -> None:
                 told = encode(Answer(order["id"], True, "node-b leads, epoch 2")).decode()
                 etcd.control("put", PREFIX + ANSWER, told)  # nodes do both in one transaction
                 etcd.control("del", PREFIX + REQUEST)
-                return
 
     nodes = threading.Thread(target=answer)
     nodes.start()
@@ -481,12 +481,17 @@ def test_an_order_at_a_real_etcd_is_answered(etcd: EtcdCluster) -> None:
 @pytest.mark.process
 def test_ctrl_c_withdraws_an_order_at_a_real_etcd(etcd: EtcdCluster) -> None:
     command = [RMQHA, "cluster", "switchover", "--timeout=600", f"--failover={etcd.address}"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        wait_until(lambda: order_at(etcd) is not None, "the order")
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 130, said
-    assert "the order is withdrawn" in said
+
+    def interrupted() -> "subprocess.CompletedProcess[str]":
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            wait_until(lambda: order_at(etcd) is not None or process.poll() is not None, "the order")
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=WAIT_SECONDS)
+        return subprocess.CompletedProcess(command, process.returncode, stderr=said)
+
+    done = until_connected(interrupted)
+    assert done.returncode == 130, done
+    assert "the order is withdrawn" in done.stderr
     assert order_at(etcd) is None
 
 
@@ -494,11 +499,17 @@ def test_ctrl_c_withdraws_an_order_at_a_real_etcd(etcd: EtcdCluster) -> None:
 def test_ctrl_c_ends_a_question_on_a_terminal(etcd: EtcdCluster, tmp_path: Path) -> None:
     etcd.control("put", f"{PREFIX}{MEMBERS}node-c", encode(member("node-c", END - 1000)).decode())
     command = [RMQHA, "cluster", "failover", "--force", "--to=node-c", "--timeout=1", f"--failover={etcd.address}"]
-    for keys, status in ((b"\x03", 130), (b"n\r", 130), (b"y\r", 6)):  # nobody answers the order
+
+    def answered(keys: bytes) -> "subprocess.CompletedProcess[str]":
         with closing(Screen(command, tmp_path)) as screen:
-            screen.wait_for("about 1000 bytes .*Go on")
-            screen.press(keys)
-            assert screen.ends() == status, screen.text
+            screen.wait_for("about 1000 bytes .*Go on|Is the coordinator running")
+            if "Go on" in screen.plain:
+                screen.press(keys)
+            return subprocess.CompletedProcess(command, screen.ends(), screen.text)
+
+    for keys, status in ((b"\x03", 130), (b"n\r", 130), (b"y\r", 6)):  # nobody answers the order
+        done = until_connected(partial(answered, keys))
+        assert done.returncode == status, done
         assert order_at(etcd) is None
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from rmqha.coordination.gateway import range_of
-from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.etcd import EtcdCluster
 from rmqha.testing.forkserver import start_with_pipes
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.witness import WitnessNode
-from tests.commands import rmqha, rmqha_bytes
+from tests.commands import rmqha, rmqha_bytes, until_connected
 from tests.waiting import WAIT_SECONDS, wait_until
 
 BROKER, CLUSTER, TOPIC = "broker-f", "FailoverCluster", "Failover"
@@ -33,10 +32,6 @@ FAST: dict[str, Any] = {
 PATIENT = 20
 """The ttl of a cluster whose leader must not lose the lead while the machine is busy."""
 SMALL_FILES = ("--set=mappedFileSizeCommitLog=1048576", "--set=maxHashSlotNum=1000")
-
-
-TRIES = 20
-"""Of a command that could not reach the coordinator."""
 
 
 @dataclass(frozen=True)
@@ -202,12 +197,8 @@ class Cluster:
         return rmqha("cluster", *words, *options)
 
     def order(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        """Run ``rmqha cluster``; again if it could not reach the coordinator in its 2 seconds, on a busy machine."""
-        for _ in range(TRIES):
-            done = self.command(*words)
-            if done.returncode != ExitCode.CANNOT_CONNECT:
-                break
-        return done
+        """As ``command``; again if it could not reach the coordinator."""
+        return until_connected(lambda: self.command(*words))
 
     def run(self, *words: str) -> str:
         """As ``order``; it must succeed. Returns what it prints."""
