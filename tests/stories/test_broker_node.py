@@ -91,7 +91,9 @@ def test_a_delayed_message_comes_after_a_restart(master: TwistdNode) -> None:
     where = {"topic": "New", "queueId": "1"}
     with connected(master.port("remoting")) as client:
         master.wait_until_found(
-            lambda: client.ask(RequestCode.GET_MAX_OFFSET, where).ext_fields["offset"] == "1" or None, "it", 20
+            lambda: client.ask(RequestCode.GET_MAX_OFFSET, where).ext_fields["offset"] == "1" or None,
+            "it",
+            WAIT_SECONDS,
         )
 
 

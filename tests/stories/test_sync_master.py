@@ -195,7 +195,9 @@ def test_the_slave_holds_a_message_whose_master_died_before_it_confirmed_it(
     proxy = cluster.proxy(master)
     slave = cluster.synced_slave(master, through=proxy)
     proxy.command("up swallow")
-    assert put(master) == {TIMED_OUT: 1}
+    result = master.put(1)
+    assert result["statuses"] == {TIMED_OUT: 1}
+    slave.wait_for_offset(result["end"])
     master.kill()
     slave.stop_cleanly()
     dumped = [json.loads(line) for line in run("dump", slave.store, "--json").splitlines()]
@@ -214,6 +216,7 @@ def test_after_a_slave_dies_puts_time_out_and_then_find_no_slave_until_it_return
     proxy.wait_until(lambda facts: (facts.reported or 0) > end + 4 * BODY_BYTES, "the slave to store all five")
     slave.kill()
     proxy.cut()
+    master.wait_for_event(Event.SLAVE_GONE)
     answered = answers(master)
     assert statuses_of(answered) == {TIMED_OUT: 5}
     assert_waited(max(answer["seconds"] for answer in answered), BOTH_TIMEOUT_S)
