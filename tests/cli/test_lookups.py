@@ -196,11 +196,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with TwistdNode(work, options, name="master") as master:
             master.wait_for_event(Event.REGISTERED)
             lines = b"\n".join(b"line %d" % number for number in range(20))
-            master.wait_until_found(
-                lambda: rmqha_bytes("put", "T", way, "--keys=k1 k2", lines=lines).returncode == 0 or None,
-                "a route",
-                SECONDS,
-            )
+            output_of("put", "T", way, "--keys=k1 k2", lines=lines)
             count = 20
             master.wait_until_found(
                 lambda: len(rmqha_bytes("pull", "T", way, "--body").stdout.splitlines()) >= count or None,
