@@ -13,7 +13,7 @@ from rmqha.kit.events import Event
 from rmqha.pipeline.aggregate import in_workers
 from rmqha.testing.nodes import NameServerNode
 from rmqha.testing.records import make_record, write_log
-from tests.pipeline.nodes import SEGMENT_SIZE, TOTAL_BYTES, Cluster, address
+from tests.pipeline.nodes import SEGMENT_SIZE, TOTAL_BYTES, Cluster, address, end_of
 from tests.pipeline.streams import run_to_the_end
 from tests.pipeline.test_aggregate import assert_same
 
@@ -147,6 +147,6 @@ def test_a_stream_refuses_another_log_at_the_same_address(
     shutil.rmtree(one.store)
     write_log(one.store / "commitlog", 2 * TOTAL_BYTES, 700, SEGMENT_SIZE, seed=9)
     one.start()
-    one.port("remoting")
+    end_of(one)
     with pytest.raises(PySparkException, match="has other bytes before"):
         streamed(spark, path, tmp_path / "rows", tmp_path / "checkpoint")

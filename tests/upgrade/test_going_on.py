@@ -24,7 +24,7 @@ from rmqha.testing.archive import unpack
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from rmqha.wire.command import RequestCode
 from rmqha.wire.record import Blank
-from tests.commands import output_of
+from tests.commands import output_of, rmqha
 from tests.interop.requests import ask
 from tests.pipeline.conftest import java, spark
 from tests.pipeline.lake import archived_offsets
@@ -32,6 +32,7 @@ from tests.pipeline.streams import run_to_the_end
 from tests.pipeline.tables import table_offsets, versions_of, with_package
 from tests.upgrade.conftest import FROZEN
 from tests.upgrade.freeze import CLEAN, COMMAND, EXPECTED, REPLAY, STORES, UNCLEAN, facts_of, messages_of
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,8 +50,8 @@ CONFIGURED = (
 
 def put(node: TwistdNode, topic: str = "Orders") -> None:
     """Send more messages to a master."""
-    address = f"--broker=127.0.0.1:{node.port('remoting')}"
-    assert f"SEND_OK {MORE}" in output_of("put", topic, "more " * 20, f"--count={MORE}", address)
+    words = ("put", topic, "more " * 20, f"--count={MORE}", f"--broker=127.0.0.1:{node.port('remoting')}")
+    wait_until(lambda: f"SEND_OK {MORE}" in rmqha(*words).stdout, "the messages to be stored")
 
 
 @contextmanager
@@ -169,7 +170,7 @@ def test_a_replay_that_was_killed_sends_the_rest_once(frozen: Path, notes: Path)
     with NameServerNode(frozen) as names:
         options = ("--role=async-master", f"--namesrv={names.address}", "--set=timerWheelEnable=true")
         with running(target, "--name=broker-r", *options) as node:
-            node.port("remoting")
+            node.wait_for_event(Event.REGISTERED)
             output_of("replay", frozen / CLEAN, *REPLAY, f"--namesrv={names.address}", "--progress", kept)
     assert json.loads(kept.read_text())["isOver"]
     sent = replayed(target)
