@@ -65,11 +65,12 @@ class Cluster(NamedTuple):
 
 
 @contextmanager
-def running(name: str, work: Path, base_port: int | None = None) -> Iterator[Cluster]:
+def running(name: str, work: Path, base_port: int | None = None, options: Sequence[str] = ()) -> Iterator[Cluster]:
     """A configuration, from when all are registered and all slaves in sync; kills at the end what still runs.
 
     Stores and logs are below ``work``. Without ``base_port`` all ports are those of the files; else it is the name
-    server's, and the nodes' follow ten apart; 0 takes any free ones. Raises NodeError.
+    server's, and the nodes' follow ten apart; 0 takes any free ones. ``options`` are further ones of each node. Raises
+    NodeError.
     """
     settings = read_configuration(name)
     folder = work / "store" / name
@@ -81,12 +82,12 @@ def running(name: str, work: Path, base_port: int | None = None) -> Iterator[Clu
         coordinator = f"witness:127.0.0.1:{name_server.port('witness')}" if witness else None
         nodes = {}
         for number, (who, own) in enumerate(settings.items(), 1):
-            options = [f"--conf={EXAMPLES / name / who}.properties", f"--namesrv={name_server.address}"]
+            words = [f"--conf={EXAMPLES / name / who}.properties", f"--namesrv={name_server.address}", *options]
             if base_port is not None:
-                options.append(f"--port={base_port + number * PORTS_APART if base_port else 0}")
+                words.append(f"--port={base_port + number * PORTS_APART if base_port else 0}")
             if coordinator is not None:
-                options += [f"--failover={coordinator}", f"--member={who}"]
-            nodes[who] = TwistdNode(folder, options, store=work / own.store_path_root_dir, name=who)
+                words += [f"--failover={coordinator}", f"--member={who}"]
+            nodes[who] = TwistdNode(folder, words, store=work / own.store_path_root_dir, name=who)
         cluster = Cluster(name_server, nodes, settings, coordinator)
         if coordinator is not None:
             _start_members(cluster, started)

@@ -34,6 +34,8 @@ COMMAND = [sys.executable, cluster.__file__]
 TOPIC = "T"
 """A slave asks for its master's topics each ten seconds."""
 A, B = "broker-a", "broker-b"
+PATIENT = ("--set=slaveTimeout=60000",)
+"""A slave answers each put, however busy the machine."""
 
 
 class FilesTests(SynchronousTestCase):
@@ -83,7 +85,7 @@ class Sender:
 
     def __init__(self, client: MQClient) -> None:
         self.results: list[SendResult] = []
-        self._producer = Producer(client, "PG")
+        self._producer = Producer(client, "PG", timeout=WAIT_SECONDS)
 
     async def send(self, count: int, sent: Callable[[SendResult], None] = lambda _: None) -> list[SendResult]:
         """The results of so many messages; ``sent`` hears of each."""
@@ -146,7 +148,7 @@ async def read(client: MQClient) -> set[str]:
 @pytest.mark.parametrize("name", ["2m-2s-async", "2m-2s-sync"])
 @with_reactor
 async def test_with_one_master_killed_its_slave_is_read_and_the_other_master_written(name: str, tmp_path: Path) -> None:
-    with cluster.running(name, tmp_path, base_port=0) as running:
+    with cluster.running(name, tmp_path, base_port=0, options=PATIENT) as running:
         async with stopping(MQClient.of_name_servers(REACTOR, running.name_server.address)) as client:
             sender = Sender(client)
             before = await sender.send(100)
@@ -202,7 +204,7 @@ async def test_the_command_runs_masters_without_slaves_until_it_is_interrupted(t
 @pytest.mark.process
 @with_reactor
 async def test_a_failover_pair_takes_messages(tmp_path: Path) -> None:
-    with cluster.running("failover", tmp_path, base_port=0) as running:
+    with cluster.running("failover", tmp_path, base_port=0, options=PATIENT) as running:
         async with stopping(MQClient.of_name_servers(REACTOR, running.name_server.address)) as client:
             sender = Sender(client)
             await sender.send(20)
