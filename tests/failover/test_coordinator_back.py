@@ -10,6 +10,7 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.etcd import EtcdCluster
 from tests.coordination.backends import need_etcd
 from tests.failover.cluster import Cluster, Surroundings, running_cluster
+from tests.freezing import frozen
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.story]
@@ -40,7 +41,8 @@ def test_an_old_journal_of_the_witness_lets_nobody_lead_who_knows_less(tmp_path:
         witness = cluster.witness
         load = cluster.load()
         load.wait_for_more()
-        shutil.copytree(witness.witness_folder, tmp_path / "copy")
+        with frozen(witness.pid):
+            shutil.copytree(witness.witness_folder, tmp_path / "copy")
         other.kill()
         cluster.wait_for_sync(last.name)
         load.wait_for_more()

@@ -61,7 +61,7 @@ def test_a_java_slave_follows_the_node_that_leads(tmp_path: Path) -> None:
         new.wait_until_it_leads()
         load.wait_for_more()
         load.stop()
-        assert new.failover["sync"] == [new.name], "no put waits for a Java slave"
+        wait_until(lambda: new.failover["sync"] == [new.name], "the leader to say that no put waits for a Java slave")
         ours, theirs = new.store / "commitlog", slave.store / "commitlog"
         wait_until(lambda: _content(theirs) == _content(ours), "the Java slave to have the new leader's log")
         cluster.assert_nothing_is_lost(load)

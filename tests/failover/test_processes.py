@@ -6,8 +6,9 @@ import pytest
 
 from rmqha.failover.knownfile import read_known
 from rmqha.kit.events import Event
-from tests.failover.cluster import Cluster, running_cluster
+from tests.failover.cluster import Cluster, ClusterMember, running_cluster
 from tests.puts import pause, resume
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -25,13 +26,18 @@ def cluster(two_nodes: Cluster) -> Cluster:
     return two_nodes
 
 
+def wait_for_cause(leader: ClusterMember, cause: str) -> None:
+    """Wait until it says why it leads."""
+    wait_until(lambda: leader.failover["history"][-1]["cause"] == cause, cause)
+
+
 def test_the_follower_leads_after_the_leader_was_killed_and_the_old_one_comes_back(cluster: Cluster) -> None:
     old, new = cluster.pair()
     load = cluster.load()
     load.wait_for_more()
     cluster.change_leader(old, new, load)
-    assert new.failover["history"][-1]["cause"] == "the leader's lease ended"
-    assert old.failover["leader"] == new.name
+    wait_for_cause(new, "the leader's lease ended")
+    wait_until(lambda: old.failover["leader"] == new.name, "the old leader to say who leads")
 
 
 def test_a_clean_stop_of_the_leader_hands_over(cluster: Cluster) -> None:
@@ -45,7 +51,7 @@ def test_a_clean_stop_of_the_leader_hands_over(cluster: Cluster) -> None:
     load.wait_for_more()
     load.stop()
     cluster.assert_nothing_is_lost(load)
-    assert new.failover["history"][-1]["cause"] == "the leader stopped"
+    wait_for_cause(new, "the leader stopped")
 
 
 def test_a_leader_that_stood_still_is_fenced_when_it_goes_on_and_follows(cluster: Cluster) -> None:
