@@ -49,6 +49,6 @@ def any_answer(
     source: str = "",
     seconds: float = WAIT_SECONDS,
 ) -> RemotingCommand:
-    """What the broker at this remoting port answers, also if it refuses. ``source`` and ``seconds``: see ``connected``."""
+    """What the broker at this remoting port answers, also if it refuses. The rest is as in ``connected``."""
     with connected(address, source, seconds) as exchange:
         return exchange(RemotingCommand(code, opaque=1, ext_fields=fields or {}, body=body))

@@ -66,7 +66,7 @@ TABLES: dict[type[ConfigTable], int] = {
     TopicConfigTable: RequestCode.GET_ALL_TOPIC_CONFIG,
     SubscriptionGroupTable: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
 }
-SELDOM = {"transactionCheckInterval": 3_600_000}
+CHECKS_NOTHING = {"transactionCheckInterval": 3_600_000}
 """A master that checks no transaction during a test: what a check commits may come too late for the slave."""
 HALF_PROGRESS = {"consumerGroup": TRANSACTION_GROUP, "topic": HALF_TOPIC, "queueId": "0"}
 """How far the check of transactions has come."""
@@ -194,7 +194,7 @@ def test_a_5_x_slave_takes_topics_with_attributes(our_broker: OurBrokerFactory, 
 
 def test_ended_transactions_are_not_checked_again(java_master: MasterFactory, our_slave: SlaveNodeFactory) -> None:
     """5.x notes the ends of several in one operation message, some time later."""
-    master = java_master(version=V5, **SELDOM)
+    master = java_master(version=V5, **CHECKS_NOTHING)
     create_topic(master, "TTx")
     count = 12
     for serial in range(count):
@@ -236,7 +236,7 @@ def test_a_producer_is_not_asked_about_ended_transactions(
     java_master: MasterFactory, our_broker: OurBrokerFactory, driver: Driver
 ) -> None:
     """Its listener counts the checks. It left some transactions open, so that the new master has some to check."""
-    master = java_master(version=V5, **SELDOM)
+    master = java_master(version=V5, **CHECKS_NOTHING)
     create_topic(master, "TTxListener")
     sender = {"name": "transaction", "topic": "TTxListener", "kind": "transaction", "count": 20}
     receiver = {"name": "of-transaction", "group": "GTx", "topic": "TTxListener", "kind": "concurrent"}
