@@ -35,8 +35,9 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Client5 consume NAMESRV TOPIC GROUP COUNT     prints the bodies of COUNT messages, or of those that come in two minutes, sorted
  * Client5 orderly NAMESRV TOPIC GROUP COUNT     prints QUEUE:BODY for each, in the order in which they were consumed; each
  *                                               message fails the first time
- * Client5 failing NAMESRV TOPIC GROUP COUNT     prints BODY:TIMES for each try once, sorted: TIMES is how often it came before. Each of
- *                                               COUNT messages fails each time, and is tried two times more
+ * Client5 failing NAMESRV TOPIC GROUP COUNT     prints BODY:TIMES for each try, sorted, each once: TIMES is how often it came
+ *                                               before. Each of COUNT messages fails each time, and is tried two
+ *                                               times more
  * </pre>
  *
  * The last line that it prints is what was asked for, words with spaces between them.
