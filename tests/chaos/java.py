@@ -24,7 +24,17 @@ from typing import Any, Final
 from rmqha.wire.command import RemotingCommand
 from rmqha.wire.fastjson import loads_lenient
 from tests.chaos.cluster import BROKER, CLUSTER, DISK_BYTES, compare
-from tests.chaos.parts import Running, a_follower, leader_of, mount, the_leader, void, wait_for_leader, wait_until_whole
+from tests.chaos.parts import (
+    FROZEN_SECONDS,
+    Running,
+    a_follower,
+    leader_of,
+    mount,
+    the_leader,
+    void,
+    wait_for_leader,
+    wait_until_whole,
+)
 from tests.freezing import freeze, thaw
 from tests.interop.requests import any_answer
 from tests.interop.rocketmq import FAST_START, V5, Broker, JavaProcess, NameServer, free_ports
@@ -160,7 +170,7 @@ class Controllers:
         """The address of the controller that leads, as the others say."""
         for peer in self._peers:
             with suppress(OSError, struct.error):
-                answer = any_answer(peer, CONTROLLER_GET_METADATA_INFO)
+                answer = any_answer(peer, CONTROLLER_GET_METADATA_INFO, seconds=FROZEN_SECONDS)
                 if answer.code == 0 and answer.ext_fields.get("controllerLeaderAddress"):
                     return answer.ext_fields["controllerLeaderAddress"]
         return None
@@ -171,7 +181,7 @@ class Controllers:
         if leader is None:
             return None
         with suppress(OSError, struct.error):
-            return any_answer(leader, code, fields, body)
+            return any_answer(leader, code, fields, body, seconds=FROZEN_SECONDS)
         return None
 
     def in_sync(self) -> set[str]:

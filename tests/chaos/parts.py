@@ -23,6 +23,8 @@ POLL_SECONDS = 0.1
 """Logs tell when a leader began: looking more often makes no time more exact."""
 MASTER_ID = "0"
 FILL_BYTES = 1 << 20
+FROZEN_SECONDS = 5.0
+"""How long an answer is waited for where a fault may have frozen who is asked."""
 
 
 class Coordinator(Protocol):
@@ -220,7 +222,7 @@ def wait_until_whole(cluster: Cluster) -> None:
 def routed_leader(name_server: str, topic: str) -> str | None:
     """The address that this name server names as the topic's master; None if it names none."""
     try:
-        answer = any_answer(name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        answer = any_answer(name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, seconds=FROZEN_SECONDS)
     except (OSError, struct.error):  # it has ended, or ends while it answers
         return None
     if answer.code:

@@ -25,8 +25,6 @@ from tests.interop.rocketmq import InteropError
 
 WARM_MESSAGES = 100
 """What is answered before a fault, and after it."""
-READ_SECONDS = 120.0
-"""Within this time after a round, each consumer must have read everything."""
 TROUBLES: Final = (AssertionError, NodeError, ProxyError, InteropError)
 """What is raised if a cluster does not recover."""
 
@@ -108,7 +106,7 @@ class Rounds:
         )
 
     def _violations(self, fault: Fault, epoch: int) -> tuple[str, ...]:
-        self._clients.wait_until_read(READ_SECONDS)
+        self._clients.wait_until_read()
         found = [str(each) for each in self._clients.history().violations()]
         keeps = fault.leads is Leads.SAME and self._cluster.keeps_its_leader
         if keeps and epoch_of(self._cluster) != epoch:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rmqha.wire.command import RemotingCommand, decode_command, encode_command
+from tests.waiting import WAIT_SECONDS
 
 
 def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
@@ -18,14 +19,16 @@ def ask(address: str, code: int, fields: Mapping[str, str] | None = None, body: 
 
 
 @contextmanager
-def connected(address: str, source: str = "") -> Iterator[Callable[[RemotingCommand], RemotingCommand]]:
+def connected(
+    address: str, source: str = "", seconds: float = WAIT_SECONDS
+) -> Iterator[Callable[[RemotingCommand], RemotingCommand]]:
     """A connection to this remoting port, for one request after another. Gives what sends one, and reads its answer.
 
-    It comes from the address ``source``, if given.
+    It comes from the address ``source``, if given. Raises TimeoutError if an answer takes more than ``seconds``.
     """
     host, _, port = address.rpartition(":")
     with (
-        socket.create_connection((host, int(port)), 5.0, (source, 0)) as connection,
+        socket.create_connection((host, int(port)), seconds, (source, 0)) as connection,
         connection.makefile("rb") as incoming,
     ):
 
@@ -39,8 +42,13 @@ def connected(address: str, source: str = "") -> Iterator[Callable[[RemotingComm
 
 
 def any_answer(
-    address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"", source: str = ""
+    address: str,
+    code: int,
+    fields: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    source: str = "",
+    seconds: float = WAIT_SECONDS,
 ) -> RemotingCommand:
-    """What the broker at this remoting port answers, also if it refuses. It is asked from the address ``source``."""
-    with connected(address, source) as exchange:
+    """What the broker at this remoting port answers, also if it refuses. The rest is as in ``connected``."""
+    with connected(address, source, seconds) as exchange:
         return exchange(RemotingCommand(code, opaque=1, ext_fields=fields or {}, body=body))

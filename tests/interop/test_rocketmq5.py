@@ -54,6 +54,7 @@ from tests.interop.rocketmq import (
     client_of_5,
     commit_log_bytes,
     free_ports,
+    runtime_info,
 )
 from tests.interop.test_java_master import spoil
 from tests.interop.test_namesrv import TOPIC_FIELDS, wait_for_brokers
@@ -65,6 +66,8 @@ TABLES: dict[type[ConfigTable], int] = {
     TopicConfigTable: RequestCode.GET_ALL_TOPIC_CONFIG,
     SubscriptionGroupTable: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
 }
+CHECKS_NOTHING = {"transactionCheckInterval": 3_600_000}
+"""A master that checks no transaction during a test: what a check commits may come too late for the slave."""
 HALF_PROGRESS = {"consumerGroup": TRANSACTION_GROUP, "topic": HALF_TOPIC, "queueId": "0"}
 """How far the check of transactions has come."""
 
@@ -102,6 +105,12 @@ def records_of(store: Path, end: int, topic: str) -> list[Record]:
         if not isinstance(record, Blank) and record.topic == topic:
             found.append(record)
     return found
+
+
+def ends_noted(master: Broker) -> int:
+    """How many transactions are ended, as the operation messages say."""
+    end = master.commit_log_range()[1]
+    return sum(record.body.count(b",") for record in records_of(master.store, end, OPERATION_TOPIC))
 
 
 def rows_of(kind: type[ConfigTable], content: Any) -> Any:
@@ -185,7 +194,7 @@ def test_a_5_x_slave_takes_topics_with_attributes(our_broker: OurBrokerFactory, 
 
 def test_ended_transactions_are_not_checked_again(java_master: MasterFactory, our_slave: SlaveNodeFactory) -> None:
     """5.x notes the ends of several in one operation message, some time later."""
-    master = java_master(version=V5)
+    master = java_master(version=V5, **CHECKS_NOTHING)
     create_topic(master, "TTx")
     count = 12
     for serial in range(count):
@@ -202,8 +211,7 @@ def test_ended_transactions_are_not_checked_again(java_master: MasterFactory, ou
             "msgId": f"{serial:032X}",
         }
         requests.ask(master.address, RequestCode.END_TRANSACTION, end)
-    operations = {"topic": OPERATION_TOPIC, "queueId": "0"}
-    wait_until(lambda: number(master.address, RequestCode.GET_MAX_OFFSET, **operations) > 0, "the ends to be noted")
+    wait_until(lambda: ends_noted(master) >= count, "the ends to be noted")
     address = f"127.0.0.1:{free_ports()}"
     options = ("--set=transactionCheckInterval=500", "--set=transactionTimeOut=1")
     slave = our_slave(master, f"--port={address.rpartition(':')[2]}", *options)
@@ -228,7 +236,7 @@ def test_a_producer_is_not_asked_about_ended_transactions(
     java_master: MasterFactory, our_broker: OurBrokerFactory, driver: Driver
 ) -> None:
     """Its listener counts the checks. It left some transactions open, so that the new master has some to check."""
-    master = java_master(version=V5)
+    master = java_master(version=V5, **CHECKS_NOTHING)
     create_topic(master, "TTxListener")
     sender = {"name": "transaction", "topic": "TTxListener", "kind": "transaction", "count": 20}
     receiver = {"name": "of-transaction", "group": "GTx", "topic": "TTxListener", "kind": "concurrent"}
@@ -248,14 +256,7 @@ def test_a_producer_is_not_asked_about_ended_transactions(
     with driver.start_clients(plan) as clients_run:
         wait_until(lambda: len(clients_run.consumed("transaction")) == 20, "all half messages to be sent")
         ended = [number for number in range(20) if number % 5 < 2]
-
-        def noted() -> int:
-            end = master.commit_log_range()[1]
-            return sum(record.body.count(b",") for record in records_of(master.store, end, OPERATION_TOPIC))
-
-        wait_until(lambda: noted() >= len(ended), "the ends to be noted")
-        checked_before = numbers("checks-of-transaction")
-        assert not set(checked_before) & set(ended)
+        wait_until(lambda: ends_noted(master) >= len(ended), "the ends to be noted")
         slave.wait_for_offset(master.commit_log_range()[1])
         wait_until(lambda: (slave.store / CONFIG_FOLDER / "topics.json").exists(), "the tables")
         master.kill()
@@ -425,12 +426,12 @@ def test_our_slave_delivers_the_timer_messages_of_a_5_x_master_when_it_leads(
 ) -> None:
     """What waits is delivered, nothing twice. Then a Java broker takes over again, and loses nothing either."""
     master = java_master(version=V5, timerFlushIntervalMs=1_000)  # then it tells slaves how far it is
-    delivered, waiting, wait_ms = 20, 7, 30_000
+    delivered, waiting, wait_ms = 20, 7, 90_000  # time enough until the slave has the check point
     deliver_timers(master, delivered)
     slave = our_broker("slave", master=master)
+    sent_at = time.time() * 1000
     for _ in range(waiting):
         send_timer(master, "TTimer", wait_ms)
-    sent_at = time.time() * 1000
     slave.wait_for_offset(master.commit_log_range()[1])
 
     def point() -> TimerCheckPoint | None:
@@ -446,7 +447,7 @@ def test_our_slave_delivers_the_timer_messages_of_a_5_x_master_when_it_leads(
     send_timer(slave, "TTimer", 2_000)
     wait_until(lambda: number_of(slave.address, "TTimer") == delivered + waiting + 1, "a message sent to our master")
     for _ in range(waiting):
-        send_timer(slave, "TTimer", wait_ms)
+        send_timer(slave, "TTimer", 30_000)
     slave.stop_cleanly()
     copy = opened_by_java(master, slave, tmp_path / "copy", java_brokers)
     wait_until(lambda: number_of(copy.address, "TTimer") == delivered + 1 + 2 * waiting, "what waited at our master")
@@ -465,9 +466,9 @@ def test_timer_messages_of_a_5_x_client(
     assert sent == str(count)
     bodies = client_of_5(tmp_path / "consume", "consume", namesrv.address, "TTimer5", "GTimer5", count).split()
     assert bodies == sorted(f"body{number}" for number in range(count))
-    found = records_of(master.store, master.offsets.verified, "TTimer5")
+    found = records_of(master.store, log_end_of(master), "TTimer5")
     assert all(record.store_timestamp - record.born_timestamp >= (seconds - 1) * 1000 for record in found)
-    waited = records_of(master.store, master.offsets.verified, TIMER_TOPIC)
+    waited = records_of(master.store, log_end_of(master), TIMER_TOPIC)
     assert len(waited) == count + 2, "one that was taken back, and what took it back"
     last = max(int(record.properties["TIMER_OUT_MS"]) for record in waited)
     wait_until(lambda: time.time() * 1000 > last + 5_000, "the time of the message that was taken back")
@@ -486,10 +487,10 @@ def test_a_5_x_slave_copies_our_master(our_broker: OurBrokerFactory, java_slave:
     committed = {"consumerGroup": "GOurs5", "topic": "TOurs5", "queueId": "1", "commitOffset": "77"}
     requests.ask(master.address, RequestCode.UPDATE_CONSUMER_OFFSET, committed)
     slave = java_slave(version=V5, name=master.broker_name, cluster=master.cluster)
-    slave.wait_for_offset(master.offsets.verified)
+    slave.wait_for_offset(log_end_of(master))
     wait_until(lambda: driver.send("TOurs5", 1, 500).statuses == {"SEND_OK": 1}, "the slave to count")
     assert driver.send("TOurs5", 100, 500).statuses == {"SEND_OK": 100}
-    end = master.offsets.confirmed
+    end = log_end_of(master)
     slave.wait_for_offset(end)
     assert_equal_logs(slave.store, master.store, 0, end)
     for name, wanted in (("topics", "TOurs5"), ("subscriptionGroup", "GOurs5"), ("consumerOffset", "TOurs5@GOurs5")):
@@ -497,6 +498,16 @@ def test_a_5_x_slave_copies_our_master(our_broker: OurBrokerFactory, java_slave:
         wait_until(partial(holds, table, wanted), f"the slave to have {wanted}")
     slave.kill()
     wait_until(lambda: set(driver.send("TOurs5", 1, 500).statuses) == {"SLAVE_NOT_AVAILABLE"}, "the slave to be missed")
+
+
+def log_end_of(ours: OurBroker) -> int:
+    """The end of its log now: state.json may be older."""
+    return int(runtime_info(ours.address)["commitLogMaxOffset"])
+
+
+def stored(driver: Driver, topic: str) -> int:
+    """How many messages the queues of a topic have."""
+    return sum(high - low for low, high in driver.queue_ends(topic)[topic].values())
 
 
 def holds(path: Path, text: str) -> bool:
@@ -518,11 +529,12 @@ def test_a_5_x_broker_and_ours_take_turns_on_one_store(
     java.start()
     assert driver.consume("TTurns5", "GTurns5", 100).count == 100
     assert driver.send("TTurns5", 50, 300).statuses == {"SEND_OK": 50}
+    wait_until(lambda: stored(driver, "TTurns5") == 150, "Java to have built its queues")
     ends, log_end = driver.queue_ends("TTurns5"), java.commit_log_range()[1]
     java.stop()
     units = queue_files(ours.store, "consumequeue")
     ours.start()
-    assert ours.offsets.verified >= log_end
+    assert log_end_of(ours) >= log_end
     assert driver.queue_ends("TTurns5") == ends
     assert driver.consume("TTurns5", "GTurns5Again", 150).count == 150
     assert driver.send("TTurns5", 10, 300).statuses == {"SEND_OK": 10}
@@ -545,6 +557,7 @@ def test_messages_that_pop_consumers_hold_are_counted_before_a_promotion(
     master = java_master(version=V5)
     driver.create_topic(master.cluster, "TPopped", 1)
     assert driver.send("TPopped", 20, 100).statuses == {"SEND_OK": 20}
+    wait_until(lambda: number_of(master.address, "TPopped") == 20, "the master to have built its queue")
     slave = our_slave(master)
     pop = {"consumerGroup": "GPopped", "topic": "TPopped", "queueId": "0", "maxMsgNums": "32", "initMode": "0"}
     times = {"invisibleTime": "600000", "pollTime": "30000", "bornTime": str(int(time.time() * 1000)), "order": "false"}
@@ -578,7 +591,7 @@ def test_a_5_x_client_works_with_our_pair(
     assert sent == ["30", "30"]
     wanted = sorted(f"body{number}" for number in range(30) for _ in sent)
     assert client_of_5(tmp_path / "one", "consume", namesrv.address, "TClient5", "GOne", 60).split() == wanted
-    slave.wait_for_offset(master.offsets.verified)
+    slave.wait_for_offset(log_end_of(master))
     topics = slave.store / CONFIG_FOLDER / "topics.json"
     wait_until(partial(holds, topics, "TClient5"), "the slave to have the topics")
     master.kill()
@@ -608,7 +621,7 @@ def test_all_kinds_of_messages_of_a_5_x_client(
 
     assert asks("delay", "TDelay5", 10) == ["10"]
     assert asks("consume", "TDelay5", "GDelay5", 10) == sorted(f"body{number}" for number in range(10))
-    delayed = records_of(master.store, master.offsets.verified, "TDelay5")
+    delayed = records_of(master.store, log_end_of(master), "TDelay5")
     assert all(record.store_timestamp - record.born_timestamp >= 1000 for record in delayed)
     committed = sorted(f"body{number}" for number in range(12) if number % 3 != 1)
     assert asks("transaction", "TTransaction5", "GTransaction5", 12) == committed
@@ -630,7 +643,7 @@ def test_our_pair_works_with_a_5_x_name_server(java_brokers: ExitStack, tmp_path
     slave = start_our_broker(server, java_brokers, tmp_path, "slave", **names)
     Driver(server.address, tmp_path / "driver5").create_topic("cluster-names5", "TNamed5", 2)
     assert client_of_5(tmp_path / "send", "send", server.address, "TNamed5", 30, 1) == "30"
-    slave.wait_for_offset(master.offsets.verified)
+    slave.wait_for_offset(log_end_of(master))
     topics = slave.store / CONFIG_FOLDER / "topics.json"
     wait_until(partial(holds, topics, "TNamed5"), "the slave to have the topic")
     master.kill()
@@ -663,8 +676,9 @@ def test_a_5_x_slave_finds_our_master_by_our_name_server(
     our_driver.create_topic(master.cluster, "TSlave5", 2)
     assert our_driver.send("TSlave5", 200, 500).statuses == {"SEND_OK": 200}
     slave = java_slave(version=V5, namesrv=our_namesrv.address, **names)
-    slave.wait_for_offset(master.offsets.verified)
-    assert_equal_logs(slave.store, master.store, 0, master.offsets.verified)
+    end = log_end_of(master)
+    slave.wait_for_offset(end)
+    assert_equal_logs(slave.store, master.store, 0, end)
     wait_for_brokers(our_namesrv.address, master.broker_name, (0, master), (1, slave))
 
 
@@ -690,7 +704,7 @@ def test_our_master_takes_the_place_of_a_5_x_master(
     ours = our_broker("async-master", store=master.store, listen_port=master.listen_port, **names)
     slave.start()
     wait_until(lambda: driver.send("TPlace5", 1, 500).statuses == {"SEND_OK": 1}, "the producer to find our master")
-    end = ours.offsets.verified
+    end = log_end_of(ours)
     slave.wait_for_offset(end)
     assert_equal_logs(slave.store, ours.store, 0, end)
 
@@ -727,14 +741,12 @@ def test_what_a_5_x_client_fails_to_consume_is_tried_again_and_is_dead_at_last(
     assert client_of_5(tmp_path / "send", "send", namesrv.address, "TFail5", 5, 1) == "5"
     tries = client_of_5(tmp_path / "failing", "failing", namesrv.address, "TFail5", "GFail5", 5).split()
     assert tries == [f"body{number}:{times}" for number in range(5) for times in range(3)]
-    wait_until(lambda: number_of(master.address, "%DLQ%GFail5") == 5, "the last tries to be dead letters")
 
-    def dead_letters() -> list[str]:
-        found = records_of(master.store, master.offsets.verified, "%DLQ%GFail5")
-        return sorted(record.body.decode() for record in found)
+    def dead_letters() -> set[str]:
+        return {record.body.decode() for record in records_of(master.store, log_end_of(master), "%DLQ%GFail5")}
 
-    expected = [f"body{number}" for number in range(5)]
-    wait_until(lambda: dead_letters() == expected, "state.json to tell of the log up to the last dead letter")
+    expected = {f"body{number}" for number in range(5)}
+    wait_until(lambda: dead_letters() == expected, "the last tries to be dead letters")
 
 
 def read_by_us(address: str, topic: str) -> list[str]:
@@ -750,14 +762,12 @@ def test_bodies_that_a_5_x_client_compresses_are_read_by_us(
     kinds = client_of_5(tmp_path / "packed", "compressed", namesrv.address, "TPacked5").split()
     assert kinds == ["LZ4", "ZSTD", "ZLIB"]
 
-    def stored() -> list[Record]:
-        return records_of(master.store, master.offsets.verified, "TPacked5")
-
-    wait_until(lambda: len(stored()) == len(kinds), "the state file to tell of all messages")
+    found = records_of(master.store, log_end_of(master), "TPacked5")
     types = [LZ4_COMPRESSION_TYPE, ZSTD_COMPRESSION_TYPE, ZLIB_COMPRESSION_TYPES[1]]
-    assert [record.sys_flag & COMPRESSION_TYPE_MASK for record in stored()] == types
-    assert all(len(record.body) < 100 for record in stored())
-    assert sorted(read_by_us(master.address, "TPacked5")) == sorted(" ".join([kind] * 500) for kind in kinds)
+    assert [record.sys_flag & COMPRESSION_TYPE_MASK for record in found] == types
+    assert all(len(record.body) < 100 for record in found)
+    bodies = sorted(" ".join([kind] * 500) for kind in kinds)
+    wait_until(lambda: read_by_us(master.address, "TPacked5") == bodies, "our master to have built its queue")
 
 
 def test_a_5_x_client_takes_the_messages_out_of_batches_that_we_serve(
@@ -769,7 +779,7 @@ def test_a_5_x_client_takes_the_messages_out_of_batches_that_we_serve(
     sent = client_of_5(tmp_path / "send", "send", namesrv.address, "TBatchClient", 40, 7)
     assert sent == "40"
     bodies = sorted(f"body{number}" for number in range(40))
-    assert read_by_us(master.address, "TBatchClient") == bodies
+    wait_until(lambda: read_by_us(master.address, "TBatchClient") == bodies, "the master to have built its queues")
     slave.wait_for_offset(master.commit_log_range()[1])
     topics = slave.store / CONFIG_FOLDER / "topics.json"
     wait_until(partial(holds, topics, "TBatchClient"), "the slave to have the topics")

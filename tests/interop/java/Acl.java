@@ -104,6 +104,7 @@ final class Acl {
         throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("PG_ACL", hook);
         producer.setNamesrvAddr(nameServer);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         producer.setRetryTimesWhenSendFailed(0);
         producer.setSendMsgTimeout(TIMEOUT_MS);
         Map<String, Object> answer = new LinkedHashMap<>();
@@ -125,6 +126,7 @@ final class Acl {
         throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(group, hook);
         consumer.setNamesrvAddr(nameServer);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         List<String> bodies = new ArrayList<>();
         Map<String, Object> answer = new LinkedHashMap<>();
         try {
@@ -155,6 +157,7 @@ final class Acl {
         DefaultMQPushConsumer consumer =
             new DefaultMQPushConsumer(group, hook, new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPollNameServerInterval(500);
         consumer.setHeartbeatBrokerInterval(500);
@@ -180,6 +183,7 @@ final class Acl {
         System.setProperty("rocketmq.client.rebalance.waitInterval", "500");
         TransactionMQProducer producer = new TransactionMQProducer("PG_ACL_WORK", hook);
         producer.setNamesrvAddr(nameServer);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         producer.setSendMsgTimeout(TIMEOUT_MS);
         producer.setHeartbeatBrokerInterval(500);
         producer.setTransactionListener(new TransactionListener() {
@@ -197,6 +201,7 @@ final class Acl {
         DefaultMQPushConsumer consumer =
             new DefaultMQPushConsumer(group, hook, new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(nameServer);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPollNameServerInterval(500);
         consumer.setHeartbeatBrokerInterval(500);

@@ -4,6 +4,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ConcurrentSkipListSet;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -34,14 +35,16 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Client5 consume NAMESRV TOPIC GROUP COUNT     prints the bodies of COUNT messages, or of those that come in two minutes, sorted
  * Client5 orderly NAMESRV TOPIC GROUP COUNT     prints QUEUE:BODY for each, in the order in which they were consumed; each
  *                                               message fails the first time
- * Client5 failing NAMESRV TOPIC GROUP COUNT     prints BODY:TIMES for each try, sorted: TIMES is how often it came before. Each of
- *                                               COUNT messages fails each time, and is tried two times more
+ * Client5 failing NAMESRV TOPIC GROUP COUNT     prints BODY:TIMES for each try, sorted, each once: TIMES is how often it came
+ *                                               before. Each of COUNT messages fails each time, and is tried two
+ *                                               times more
  * </pre>
  *
  * The last line that it prints is what was asked for, words with spaces between them.
  */
 public final class Client5 {
     private static final long SECONDS = 120;
+    private static final int TIMEOUT_MS = 60_000;
 
     private Client5() {
     }
@@ -84,6 +87,7 @@ public final class Client5 {
     private static DefaultMQPushConsumer consumer(String nameServer, String topic, String group) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameServer);
+        consumer.setMqClientApiTimeout(TIMEOUT_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPollNameServerInterval(1_000);
         consumer.subscribe(topic, "*");
@@ -91,7 +95,7 @@ public final class Client5 {
     }
 
     private static void fail(String nameServer, String topic, String group, int count) throws Exception {
-        List<String> tries = Collections.synchronizedList(new ArrayList<>());
+        Set<String> tries = new ConcurrentSkipListSet<>(); // one that is slow to be sent back comes twice
         CountDownLatch left = new CountDownLatch(3 * count);
         DefaultMQPushConsumer consumer = consumer(nameServer, topic, group);
         consumer.setMaxReconsumeTimes(2);
@@ -99,20 +103,21 @@ public final class Client5 {
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) { // one, by default
                 String body = new String(message.getBody(), StandardCharsets.UTF_8);
-                tries.add(body + ":" + message.getReconsumeTimes());
-                left.countDown();
+                if (tries.add(body + ":" + message.getReconsumeTimes())) {
+                    left.countDown();
+                }
             }
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
         });
         consumer.start();
         left.await(SECONDS, TimeUnit.SECONDS);
         consumer.shutdown();
-        Collections.sort(tries);
         System.out.println(String.join(" ", tries));
     }
 
     private static <P extends DefaultMQProducer> P started(P producer, String nameServer) throws Exception {
         producer.setNamesrvAddr(nameServer);
+        producer.setMqClientApiTimeout(TIMEOUT_MS);
         producer.setSendMsgTimeout((int) SECONDS * 1_000);
         producer.start();
         return producer;
