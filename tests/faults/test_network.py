@@ -68,8 +68,8 @@ def test_n2_a_slave_leaves_a_master_whose_power_failed_and_finds_the_next_one(pa
 @scenario()
 def test_n2_a_master_drops_a_slave_whose_power_failed(pair: Pair) -> None:
     slave = pair.slave_with_half()
-    before = descriptors(pair.master.pid)
     pair.proxy.command("both hold")
+    before = descriptors(pair.master.pid)
     slave.kill()
     pair.master.wait_for_event(Event.SLAVE_SILENT)
     wait_until(lambda: descriptors(pair.master.pid) < before, "its descriptor to be free")

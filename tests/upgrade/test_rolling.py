@@ -51,6 +51,7 @@ def replace_witness(cluster: Cluster, program: Sequence[str], load: Load) -> Non
 def switch(cluster: Cluster, member: ClusterMember, load: Load) -> None:
     """Let the follower lead, as an operator does."""
     leader, _ = cluster.pair()
+    wait_until(lambda: cluster.command("show").returncode == 0, "show to say FINE")  # state.json may be a second old
     cluster.run("switchover", "--to", member.name)
     cluster.wait_for_sync(member.name, leader.name)
     load.wait_for_more()
