@@ -1,5 +1,6 @@
 """Somebody who types the commands of the documents, with real nodes, in one folder."""
 
+import json
 import os
 import signal
 import socket
@@ -110,14 +111,17 @@ class Reader:
     def waits_for_line(self, log: Path, text: str) -> None:
         self.waits(lambda: text in log.read_text(), self._processes[-1], log)
 
-    def waits_for_status(self, log: Path, store: str) -> None:
-        """Until `rmqha status` finds nothing wrong with the store of the node that was started last."""
-        command = ["bash", "-c", self.typed(f"rmqha status {store}")]
+    def waits_until_copied(self, log: Path, store: str) -> None:
+        """Until the state of a slave's store says that it has all that the master has now, queues and topics too."""
+        end: int = json.loads(self.runs("rmqha status 127.0.0.1:10911 --json"))["written"]
 
-        def is_fine() -> bool:
-            return subprocess.run(command, env=self._environ, capture_output=True, check=False).returncode == 0
+        def is_copied() -> bool:
+            state = NodeState.read(Path(self.typed(store)))
+            if state is None or not (state.tables and state.tables["inSync"]):
+                return False
+            return end <= min(state.offsets.verified, state.dispatched or 0, state.topics_up_to or 0)
 
-        self.waits(is_fine, self._processes[-1], log)
+        self.waits(is_copied, self._processes[-1], log)
 
     def waits_until_confirmed(self, store: str) -> None:
         """Until the state of the last started node says that all of its log is confirmed. Jobs read no further."""

@@ -40,6 +40,10 @@ class Shell:
         assert done.returncode == 0, (script, done.stdout, done.stderr)
         return done.stdout
 
+    def pulls(self, commands: list[str]) -> int:
+        """How many messages can be read. A broker has a message in its queue a moment after it has answered."""
+        return len(self.paste([*commands, "rmqha pull TopicTest --namesrv=127.0.0.1:9876"]).splitlines())
+
     def pids(self) -> list[int]:
         """Of the processes that run in the background."""
         found = (self.folder / "pair" / name for name in PID_FILES)
@@ -70,7 +74,7 @@ def test_what_the_page_tells_to_paste_starts_a_pair_that_survives_its_leader(she
     in_folder = ["cd pair", lines[1]]  # the same shell's: its folder, and the coordinator
     assert lines[1].startswith("export RMQHA_FAILOVER=")
     assert "SEND_OK 1" in shell.paste([*in_folder, *lines[kill:-1]])
-    assert len((shell.folder / "pair" / "messages").read_text().splitlines()) > 100
+    wait_until(lambda: shell.pulls(in_folder) > 100, "all messages to be read")
     follows = [
         *in_folder,
         "until rmqha cluster show | grep -E '^in sync +a, b;'; do sleep 1; done",
@@ -95,7 +99,6 @@ def test_what_the_page_tells_to_paste_upgrades_a_pair_of_before(shell: Shell, be
     assert len(shell.pids()) == 3
     assert {shell.version(pid) for pid in shell.pids()} == {"today"}
     assert "SEND_OK 10" in shell.paste([*in_folder, "rmqha put TopicTest more --count=10 --namesrv=127.0.0.1:9876"])
-    pulled = shell.paste([*in_folder, "rmqha pull TopicTest --namesrv=127.0.0.1:9876"])
-    assert len(pulled.splitlines()) == 110
+    wait_until(lambda: shell.pulls(in_folder) == 110, "all messages to be read")
     shell.paste([*in_folder, lines[-1]])
     wait_until(lambda: not shell.pids(), "all processes to end")

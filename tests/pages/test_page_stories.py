@@ -33,7 +33,7 @@ def a_pair(reader: Reader) -> None:
     reader.starts("twistd -n --pidfile= rmqha-namesrv", reader.name_server)
     a_broker(reader)
     slave = "twistd -n --pidfile= rmqha --role=slave --master=127.0.0.1:10912 --store=/data/replica --port=10921"
-    reader.waits_for_status(reader.starts(slave, reader.slave), "/data/replica")
+    reader.waits_until_copied(reader.starts(slave, reader.slave), "/data/replica")
 
 
 def a_pair_and_a_configuration(reader: Reader) -> None:

@@ -35,13 +35,16 @@ def test_five_minute_tour(reader: Reader) -> None:
     reader.moves("tour")
     master, slave, *looks, pull = commands_of("README: A five-minute tour")
     reader.starts(master, reader.master)
-    reader.waits_for_line(reader.starts(slave, reader.slave), "slave is IN_SYNC")
-    reader.swaps_last_two()
-    put, status, dump, verify = map(reader.runs, looks)
-    assert "SEND_OK 1000" in put
+    log = reader.starts(slave, reader.slave)
+    reader.waits_for_line(log, "slave is IN_SYNC")
+    put, *looks = looks
+    assert "SEND_OK 1000" in reader.runs(put)
+    reader.waits_until_copied(log, "/data/replica")
+    status, dump, verify = map(reader.runs, looks)
     assert "IN_SYNC" in status
     assert len(dump.splitlines()) == 3
     assert verify
+    reader.swaps_last_two()
     reader.stops_last()
     assert reader.runs(pull).splitlines() == ["hello"] * 3
 
@@ -63,7 +66,7 @@ def test_a_copy_of_your_broker(reader: Reader) -> None:
     slave, *commands = commands_of("operating: A copy of your broker")
     reader.starts("twistd -n --pidfile= rmqha --role=async-master --store=/data/master", reader.master)
     put(reader)
-    reader.waits_for_status(reader.starts(slave, reader.slave), "/data/replica")
+    reader.waits_until_copied(reader.starts(slave, reader.slave), "/data/replica")
     when_stopped = ("rebuild", "recover", "repair", "restore-cut")
     of_brokers = [command for command in commands if "--namesrv" in command]
     assert [command.split()[1] for command in of_brokers] == ["tail", "query", "lag", "top"]
@@ -145,7 +148,7 @@ def test_the_day_the_master_dies(reader: Reader) -> None:
     log = reader.starts(slave, reader.slave)
     put(reader)
     reader.waits_for_line(log, "slave is IN_SYNC")
-    reader.waits_for_status(log, "/data/slave")
+    reader.waits_until_copied(log, "/data/slave")
     reader.noted_time = datetime.now(UTC).isoformat()
     reader.stops_last()
     reader.runs("rmqha put TopicTest alone --count=20 --broker=127.0.0.1:10911")

@@ -51,6 +51,7 @@ def replace_witness(cluster: Cluster, program: Sequence[str], load: Load) -> Non
 def switch(cluster: Cluster, member: ClusterMember, load: Load) -> None:
     """Let the follower lead, as an operator does."""
     leader, _ = cluster.pair()
+    wait_until(lambda: cluster.command("show").returncode == 0, "show to say FINE")  # state.json may be a second old
     cluster.run("switchover", "--to", member.name)
     cluster.wait_for_sync(member.name, leader.name)
     load.wait_for_more()
@@ -68,9 +69,16 @@ def reading(cluster: Cluster, load: Load, log: Path) -> Iterator[None]:
             consumer.terminate()
 
 
+def end_of(member: ClusterMember) -> int:
+    """Where its log ends now; -1 if it does not say. Its state.json may be a second old."""
+    code, content = member.ask("/status.json")
+    return int(json.loads(content)["offsets"]["verified"]) if code == 200 else -1
+
+
 def check(cluster: Cluster, load: Load) -> None:
     """Stop both nodes: their stores are the same, and each message that was acknowledged is in them once."""
     leader, follower = cluster.pair()
+    wait_until(lambda: -1 < end_of(leader) == end_of(follower), "the follower to have what was sent last")
     assert follower.stop() == 0
     assert leader.stop() == 0
     done = rmqha("verify", follower.store, "--against", leader.store, "--exact")
