@@ -41,6 +41,11 @@ def ask(broker: Broker | OurBroker, code: int, fields: Mapping[str, str] | None 
     return requests.ask(broker.address, code, fields, body).body
 
 
+def wait_until_dispatched(broker: Broker | OurBroker) -> None:
+    """Wait until its queues and its index have all messages of its log: a send is answered before."""
+    wait_until(lambda: runtime_info(broker.address)["dispatchBehindBytes"] == "0", f"{broker} to dispatch its log")
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a node ended: its exit status, and the lines that it said on stderr."""

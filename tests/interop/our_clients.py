@@ -149,7 +149,7 @@ class Worker:
 
     async def produce(self, client: Client, spec: Mapping[str, Any]) -> None:
         messages = [self.message(spec, number) for number in range(spec["count"])]
-        producer = client.producer(spec["name"], timeout=30.0)
+        producer = client.producer(spec["name"], timeout=60.0)
         if spec["kind"] == "transaction":
             await self.produce_transactions(client, spec, messages)
         elif spec["kind"] == "batch":

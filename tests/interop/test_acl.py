@@ -138,6 +138,16 @@ def make_topics(address: str) -> None:
         assert answer.code == 0, answer
 
 
+def wait_until_dispatched(broker: AclBroker | OurBroker) -> None:
+    """As that of ``nodes``, with an account. In its first second a Java broker answers with an error."""
+
+    def is_done() -> bool:
+        answer = signed_ask(broker.address, ADMINISTRATOR, RequestCode.GET_BROKER_RUNTIME_INFO, {})
+        return answer.code == 0 and b'"dispatchBehindBytes":"0"' in answer.body
+
+    wait_until(is_done, f"{broker} to dispatch its log")
+
+
 @pytest.mark.story
 def test_our_slave_copies_log_and_tables_of_a_java_master_with_accounts(
     acl_master: AclBroker, our_slave: SlaveNodeFactory, tmp_path: Path
@@ -146,13 +156,13 @@ def test_our_slave_copies_log_and_tables_of_a_java_master_with_accounts(
     keys = tools_yml(tmp_path)
     way = [f"--broker={acl_master.address}", f"--acl-file={keys}"]
     assert "SEND_OK 20" in output_of("put", "TBoth", "hello", "--count=20", *way)
+    wait_until_dispatched(acl_master)
     assert output_of("pull", "TBoth", "--group=GSub", "--body", *way) == "hello\n" * 20
     denied = slave_state(our_slave(acl_master), lambda facts: facts["tables"]["inSync"] is False)
     assert "No accessKey is configured" in denied["tables"]["reason"]
     assert "aclFile" in denied["tables"]["reason"]
     node = our_slave(acl_master, f"--set=aclFile={keys}")
-    state = slave_state(node, lambda facts: facts["tables"]["inSync"] is True)
-    assert (state["state"], state["lagBytes"]) == ("IN_SYNC", 0)
+    slave_state(node, has_all)
     assert b"TBoth" in (node.store / "config" / "topics.json").read_bytes()
     shown = output_of("status", acl_master.address, f"--acl-file={keys}")
     assert "MASTER" in shown
@@ -190,10 +200,10 @@ def test_our_slave_and_our_client_sign_for_a_5_x_master(
     keys = tools_yml(tmp_path, ADMINISTRATOR)
     way = [f"--broker={master.address}", f"--acl-file={keys}"]
     assert "SEND_OK 20" in output_of("put", "TAuth5", "hello", "--count=20", *way)
+    wait_until_dispatched(master)
     assert output_of("pull", "TAuth5", "--body", *way) == "hello\n" * 20
     node = our_slave(master, f"--set=aclFile={keys}")
-    state = slave_state(node, lambda facts: facts["tables"]["inSync"] is True)
-    assert (state["state"], state["lagBytes"]) == ("IN_SYNC", 0)
+    slave_state(node, has_all)
     assert b"TAuth5" in (node.store / "config" / "topics.json").read_bytes()
     without = slave_state(our_slave(master), lambda facts: facts["tables"]["inSync"] is False)
     assert "aclFile" in without["tables"]["reason"]
@@ -203,11 +213,16 @@ def slave_state(node: RmqhaNode, fits: Callable[[dict[str, Any]], bool]) -> dict
     """What state.json says once it fits."""
     path = node.store / "rmqha" / "state.json"
 
-    def facts() -> dict[str, Any]:
-        return json.loads(path.read_text()) if path.exists() else {}
+    def fitting() -> dict[str, Any] | None:
+        facts = json.loads(path.read_text()) if path.exists() else {}
+        return facts if facts.get("tables") is not None and fits(facts) else None
 
-    wait_until(lambda: facts().get("tables") is not None and fits(facts()), f"{path} to fit")
-    return facts()
+    return node.wait_until_found(fitting, f"{path} that fits", WAIT_SECONDS)
+
+
+def has_all(facts: dict[str, Any]) -> bool:
+    """Whether a slave has its master's log and tables, by its state.json."""
+    return (facts["tables"]["inSync"], facts["state"], facts["lagBytes"]) == (True, "IN_SYNC", 0)
 
 
 @pytest.fixture
@@ -364,6 +379,7 @@ def check_clients(master: OurBroker, namesrv: NameServer, work: Path, version: s
 
     wait_until(lambda: java("put", "TBoth", "1")["sent"] == 1, "the route of TBoth")
     assert java("put", "TBoth", "9")["sent"] == 9
+    wait_until_dispatched(master)
     pulled = java("pull", "TBoth", "GSub")
     assert "error" not in pulled
     assert len(pulled["bodies"]) == 10

@@ -72,7 +72,8 @@ def lose_the_master(
 
     ``seen`` gives what the consumer has had so far.
     """
-    master = start("async-master", readUpTo="confirmed")
+    # The slave is silent while HELD is sent, and must not look like one that has gone.
+    master = start("async-master", readUpTo="confirmed", haHousekeepingInterval=600_000)
     with FaultProxy(master.ha_address) as line:
         way = (f"--master={line.address}", f"--master-remoting={master.address}")
         slave = start("slave", master=master, readUpTo="confirmed", options=way)

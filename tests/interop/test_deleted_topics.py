@@ -14,7 +14,7 @@ from rmqha.kit.events import Event
 from rmqha.wire.command import RequestCode
 from tests.interop import requests
 from tests.interop.conftest import MasterFactory, OurBrokerFactory
-from tests.interop.nodes import OurBroker
+from tests.interop.nodes import OurBroker, wait_until_dispatched
 from tests.interop.rocketmq import V5, VERSION, Broker
 from tests.waiting import wait_until
 
@@ -84,6 +84,7 @@ def test_a_topic_that_was_deleted_starts_again(
     requests.ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, FIELDS)
     assert send(master, b"new message", 5) == list(range(5))
     wait_until(partial(gives, slave, 0, 5), "the slave to have the new messages alone")
+    wait_until_dispatched(master)
     end = requests.ask(master.address, RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
     assert end.ext_fields["offset"] == "5"
 

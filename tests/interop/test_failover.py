@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,8 +21,10 @@ QUEUES = 4
 BODY_BYTES = 1024
 MAX_AT_HAND = QUEUES * (16 + 32)
 """Of a slow consumer: what it may have before it pulls no more, and what one more pull may bring."""
-SLOW_MS = 200
-"""A slow consumer's pause for each message: its 20 threads take 100 a second, fewer than a busy machine sends."""
+SLOW_MS = 1000
+"""A slow consumer's pause for each message: its 20 threads take 20 a second, fewer than a busy machine sends."""
+RATE = 200
+"""Messages a second for a slow consumer, so that it has not too many left to read."""
 FAILOVER_S = 600.0
 """A pull that the master held is given up after 30 s, and another may have been asked at the same time."""
 
@@ -81,10 +83,12 @@ def consumer(driver: Driver, group: str, pause_ms: int = 0) -> ClientsRun:
     return driver.start_clients(plan)
 
 
-def promised_until_killed(driver: Driver, master: AnyBroker) -> list[SendResult]:
-    """What was answered SEND_OK to a producer at work while the master is killed."""
-    with driver.start_send(TOPIC, 0, BODY_BYTES, threads=16, send_timeout_ms=3000) as run:
-        wait_until(lambda: len(sends_ok(run.results())) >= 3000, "SEND_OK")
+def promised_until_killed(
+    driver: Driver, master: AnyBroker, enough: Callable[[int], bool], rate: float = 0
+) -> list[SendResult]:
+    """What was answered SEND_OK to a producer at work while the master is killed, once so many are ``enough``."""
+    with driver.start_send(TOPIC, 0, BODY_BYTES, threads=16, rate=rate, send_timeout_ms=3000) as run:
+        wait_until(lambda: enough(len(sends_ok(run.results()))), "SEND_OK")
         master.kill()
         run.stop()
         return sends_ok(run.results())
@@ -111,7 +115,7 @@ def test_a_consumer_reads_from_the_slave_all_that_a_killed_sync_master_has_promi
     master, slave, driver = request.getfixturevalue(pair)
     driver.create_topic(master.cluster, TOPIC, QUEUES)
     wait_for_topics(slave)
-    promised = {result.key for result in promised_until_killed(driver, master)}
+    promised = {result.key for result in promised_until_killed(driver, master, lambda sent: sent >= 3000)}
     with consumer(driver, "GLate") as late:
         wait_until(lambda: promised <= set(late.consumed()), "all that was promised")
         assert_whole(late.stop(), "GLate", promised)
@@ -125,7 +129,13 @@ def test_consumers_go_on_at_our_slave_when_our_sync_master_is_killed(ours_and_ou
     with consumer(driver, "GRunning", pause_ms=SLOW_MS) as running:
         assert driver.send(TOPIC, 1, BODY_BYTES, first=10**9).stored == 1
         wait_until(lambda: len(running.consumed()) == 1, "the consumer to run")
-        promised = {result.key for result in promised_until_killed(driver, master)}
+
+        def is_behind(sent: int) -> bool:
+            """So far that it has many left after it has read what it has at hand."""
+            had = len(running.consumed())
+            return had > 1 and sent - had > 3 * MAX_AT_HAND
+
+        promised = {result.key for result in promised_until_killed(driver, master, is_behind, RATE)}
         had = set(running.consumed())
         assert had & promised
         assert len(promised - had) > MAX_AT_HAND

@@ -18,6 +18,7 @@ from rmqha.wire.transfer import TRANSFER_HEADER
 from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, RelayFactory, SlaveNodeFactory
 from tests.interop.nodes import Ended, assert_equal_logs
 from tests.interop.rocketmq import Broker, Driver, commit_log_bytes, commit_log_segments
+from tests.waiting import wait_until
 
 TOPIC = "TFault"
 BODY_BYTES = 5_000
@@ -105,6 +106,7 @@ def test_a_slave_goes_on_by_itself_when_its_master_was_restarted_in_mid_transfer
     between = relay(master)
     between.let_through(end // 3)
     slave = our_slave(master, relay=between)
+    wait_until(lambda: any(report.offset for report in between.reports), "the slave to have a part")
     between.wait_until_passed()
     end_it(master)
     between.cut()

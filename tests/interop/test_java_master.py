@@ -58,6 +58,8 @@ def traffic(long_log: Broker, driver: Driver) -> Iterator[SendRun]:
     with driver.start_send(TOPIC, 0, 2_000, rate=LIVE_RATE) as run:
         run.wait_for_results(10)
         yield run
+        if run.is_running:
+            run.stop()  # what it has in progress belongs to this test, not to the next one
 
 
 def follow_until_traffic_ends(slave: RmqhaNode, master: Broker, traffic: SendRun) -> int:

@@ -19,6 +19,7 @@ from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.options import parse_options
 from rmqha.settings.settings import make_settings
 from tests.interop.conftest import MasterFactory
+from tests.interop.nodes import wait_until_dispatched
 from tests.interop.our_store import (
     DELAYED,
     PLAIN,
@@ -164,6 +165,7 @@ def test_java_serves_a_store_that_was_restored_from_an_archive(
     assert driver.queue_ends(*OTHERS) == ends
     assert_java_serves(driver, stored)
     assert driver.send(PLAIN, SENDS, SENT_BYTES).statuses == {"SEND_OK": SENDS}
+    wait_until_dispatched(broker)
     after = driver.queue_ends(*OTHERS)
     assert sum(high for _, high in after[PLAIN].values()) == sum(high for _, high in ends[PLAIN].values()) + SENDS
     assert {topic: after[topic] for topic in OTHERS if topic != PLAIN} == {
@@ -186,6 +188,7 @@ def test_ours_and_java_take_turns_on_one_store(java_master: MasterFactory, drive
     assert driver.consume(DELAYED, "GOurs", wanted).count == wanted
     for topic in (PLAIN, TAGGED):
         assert driver.send(topic, SENDS, SENT_BYTES).statuses == {"SEND_OK": SENDS}
+    wait_until_dispatched(broker)
     java_ends, log_end = driver.queue_ends(*QUEUES), broker.commit_log_range()[1]
     broker.stop()
     queue_units = units_of(files_below(folder / "consumequeue"))

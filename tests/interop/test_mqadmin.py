@@ -211,6 +211,8 @@ def normal(text: str) -> list[str]:
     lines = (re.sub(r"\s+", " ", re.sub(r"\d+\.\d+(?![\d.])", "#", line)).strip() for line in text.splitlines())
     if text.startswith("#Group"):
         lines = (re.sub(r"\d+( \d+)$", r"#\1", line) for line in lines)
+    if text.startswith("producer group"):  # mqadmin itself may be one by then
+        lines = (line for line in lines if f"@{ONLINE}," in line)
     return sorted(line for line in lines if line and "RMQ_SYS_TRANS" not in line)
 
 
@@ -327,17 +329,17 @@ RUNNING, IDLE = "GRunning", "GIdle"
 
 
 def reset_commands(client_id: str) -> list[list[str]]:
-    """The first ones change what later ones tell."""
+    """The first ones ask the consumer while it has its queue: for some seconds after a reset it has none."""
     running, idle = (["-g", group, "-t", RESETS] for group in (RUNNING, IDLE))
     return [
+        ["consumerStatus", "-g", RUNNING, "-i", client_id],
+        ["getConsumerStatus", "-g", RUNNING, "-t", RESETS],
+        ["getConsumerStatus", "-g", RUNNING, "-t", RESETS, "-i", client_id],
         ["resetOffsetByTime", *running, "-s", "now", "-f", "false"],
         ["skipAccumulatedMessage", *running],
         ["resetOffsetByTime", *idle, "-s", "0"],
         ["resetOffsetByTime", *idle, "-s", "now"],
         ["skipAccumulatedMessage", *idle],
-        ["getConsumerStatus", "-g", RUNNING, "-t", RESETS],
-        ["getConsumerStatus", "-g", RUNNING, "-t", RESETS, "-i", client_id],
-        ["consumerStatus", "-g", RUNNING, "-i", client_id],
     ]
 
 
@@ -454,7 +456,7 @@ def without_clients(text: str) -> list[str]:
     return sorted({re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if not line.startswith("\tat ")})
 
 
-@pytest.mark.parametrize("command", [" ".join(words) for words in reset_commands("CLIENT")[:-1]])
+@pytest.mark.parametrize("command", [" ".join(words) for words in reset_commands("CLIENT")[1:]])
 def test_resets_print_the_same(said_of_resets: tuple[Mapping[str, str], Mapping[str, str]], command: str) -> None:
     of_java, of_ours = said_of_resets
     assert without_clients(of_java[command])

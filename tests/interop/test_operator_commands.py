@@ -14,8 +14,8 @@ from rmqha.wire.command import RequestCode
 from tests.commands import rmqha, rmqha_bytes
 from tests.interop import requests
 from tests.interop.conftest import MasterFactory, SlaveNodeFactory
+from tests.interop.nodes import wait_until_dispatched
 from tests.interop.rocketmq import Driver, NameServer
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.story
 
@@ -63,12 +63,12 @@ def test_query_tail_and_lag_at_a_java_master(java_master: MasterFactory, namesrv
     driver.create_topic(master.cluster, "TFind", 4)
     sent = driver.send("TFind", MESSAGES, 100, keys=True)
     assert sent.statuses == {"SEND_OK": MESSAGES}
+    wait_until_dispatched(master)
     by_name_server, by_broker = f"--namesrv={namesrv.address}", f"--broker={master.address}"
     assert len(objects_of("tail", "TFind", by_name_server, "-n7")) == 7
     everything = objects_of("tail", "TFind", by_broker, "-n100")
     assert len(everything) == MESSAGES
     record = next(each for each in everything if each["properties"]["KEYS"] == "k17")
-    wait_until(lambda: bool(rmqha_bytes("query", by_broker, "--key=k17", "--topic=TFind").stdout), "the index")
     place = record["physicalOffset"]
     for way in (by_name_server, by_broker):
         for question in (

@@ -13,8 +13,9 @@ import pytest
 
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.testing.nodes import PutNode
+from rmqha.wire.command import RequestCode
 from tests.interop.conftest import SEGMENT_SIZE, MasterFactory, RelayFactory, SlaveFactory, SlaveNodeFactory
-from tests.interop.nodes import RmqhaNode, assert_equal_logs
+from tests.interop.nodes import RmqhaNode, ask, assert_equal_logs
 from tests.interop.rocketmq import HA_PORT_STEP, LOCALHOST, Broker, Driver, SendResult, SendRun, free_ports
 from tests.puts import (
     NOT_AVAILABLE,
@@ -32,11 +33,15 @@ from tests.puts import (
 )
 from tests.waiting import wait_until
 
+OUR_TIMEOUT_S = 20.0
+"""A slave answers each put, however busy the machine, unless it is paused."""
 SLAVE_TIMEOUT_S = 6.0
-"""A slave answers some puts, however busy the machine; others time out."""
+"""A slave answers some sends, however busy the machine; others time out."""
 SEND_TIMEOUT_MS = 10_000
 """Of sends to a master that is killed: Java's client waits so long for the answers of a closed connection."""
-QUICK: dict[str, Any] = {"haSendHeartbeatInterval": 1000}
+KEEPS_CONNECTION: dict[str, Any] = {"haHousekeepingInterval": 120_000}
+"""Who is paused has not gone."""
+QUICK: dict[str, Any] = {"haSendHeartbeatInterval": 1000, **KEEPS_CONNECTION}
 """A Java slave reports within 2 s of connecting."""
 TOPIC = "TSyncPair"
 BODY_BYTES = 2_000
@@ -54,7 +59,8 @@ def our_sync_master(tmp_path: Path) -> Iterator[PutNode]:
         "--role=sync-master",
         f"--port={free_ports()}",
         f"--set=mappedFileSizeCommitLog={SEGMENT_SIZE}",
-        f"--set=slaveTimeout={int(SLAVE_TIMEOUT_S * 1000)}",
+        f"--set=slaveTimeout={int(OUR_TIMEOUT_S * 1000)}",
+        *(f"--set={key}={value}" for key, value in KEEPS_CONNECTION.items()),
         f"--set=haSlaveFallbehindMax={NEAR_BYTES}",
     ]
     with PutNode(tmp_path, options, name="our-sync-master") as master:
@@ -87,7 +93,7 @@ def test_our_sync_master_waits_for_a_java_slave_that_is_paused_killed_and_restar
     slave.pause()
     result = master.put(10, in_flight=10)
     assert result["statuses"] == {TIMED_OUT: 10}
-    assert_waited(result["latencies"]["max"], SLAVE_TIMEOUT_S)
+    assert_waited(result["latencies"]["max"], OUR_TIMEOUT_S)
     slave.resume()
     result = master.put(200, in_flight=20)
     assert result["statuses"] == {OK: 200}
@@ -149,7 +155,7 @@ def test_our_killed_sync_master_confirmed_only_what_its_java_slave_holds(
     master.tell(3000, in_flight=32, rate=3000, each=True)
     answered = answers(master, at_most=300)
     pause(master)
-    time.sleep(PAUSE_S)
+    time.sleep(OUR_TIMEOUT_S + 0.5)
     slave.wait_for_offset(promised_end(answered))
     resume(master)
     answered += answers(master)
@@ -166,7 +172,7 @@ def test_our_killed_sync_master_confirmed_only_what_its_java_slave_holds(
 @pytest.fixture
 def java_sync_master(java_master: MasterFactory, driver: Driver) -> Broker:
     """A Java SYNC_MASTER with the topic."""
-    master = java_master(role="SYNC_MASTER", slaveTimeout=int(SLAVE_TIMEOUT_S * 1000))
+    master = java_master(role="SYNC_MASTER", slaveTimeout=int(SLAVE_TIMEOUT_S * 1000), **KEEPS_CONNECTION)
     driver.create_topic(master.cluster, TOPIC)
     return master
 
@@ -239,7 +245,7 @@ def test_a_killed_java_sync_master_confirmed_only_what_our_slave_holds(
 def test_an_observer_never_completes_a_put_of_a_java_sync_master_even_on_reconnect(
     java_master: MasterFactory, our_slave: SlaveNodeFactory, relay: RelayFactory, driver: Driver
 ) -> None:
-    master = java_master(role="SYNC_MASTER", slaveTimeout=int(SLAVE_TIMEOUT_S * 1000))
+    master = java_master(role="SYNC_MASTER", slaveTimeout=int(SLAVE_TIMEOUT_S * 1000), **KEEPS_CONNECTION)
     driver.create_topic(master.cluster, TOPIC)
     between = relay(master)
     between.let_through(math.inf)
@@ -266,4 +272,5 @@ def test_an_observer_never_completes_a_put_of_a_java_sync_master_even_on_reconne
     assert_equal_logs(observer.store, master.store, 0, end)
     slave = our_slave(master)
     slave.wait_for(ReplicaState.IN_SYNC)
+    ask(master, RequestCode.UPDATE_BROKER_CONFIG, body=b"slaveTimeout=60000")
     assert driver.send(TOPIC, 20, BODY_BYTES).statuses == {"SEND_OK": 20}

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	sendTimeout = 10 * time.Second
+	sendTimeout = 60 * time.Second
 	batchSize   = 16
 	never       = 1 << 30
 )

@@ -41,7 +41,8 @@ function message(topic, number, size) {
 }
 
 async function produce([ nameSrv, topic, mode, first, count, size ]) {
-  const producer = new Producer(options(nameSrv, { producerGroup: 'PGNode', sendMsgTimeout: 10000 }));
+  const sendMsgTimeout = mode === 'steady' ? 10000 : 60000;
+  const producer = new Producer(options(nameSrv, { producerGroup: 'PGNode', sendMsgTimeout }));
   producer.on('error', error => console.error(error.message));
   await producer.ready();
 
