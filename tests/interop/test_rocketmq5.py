@@ -44,7 +44,7 @@ from tests.interop.conftest import (
     SlaveNodeFactory,
     start_our_broker,
 )
-from tests.interop.nodes import OurBroker, RmqhaNode, ask, assert_equal_logs
+from tests.interop.nodes import OurBroker, RmqhaNode, ask, assert_equal_logs, wait_until_dispatched
 from tests.interop.rocketmq import (
     SMALL_FILES,
     V5,
@@ -505,11 +505,6 @@ def log_end_of(ours: OurBroker) -> int:
     return int(runtime_info(ours.address)["commitLogMaxOffset"])
 
 
-def stored(driver: Driver, topic: str) -> int:
-    """How many messages the queues of a topic have."""
-    return sum(high - low for low, high in driver.queue_ends(topic)[topic].values())
-
-
 def holds(path: Path, text: str) -> bool:
     """Whether the file is there and has the text."""
     return path.exists() and text.encode() in path.read_bytes()
@@ -529,7 +524,7 @@ def test_a_5_x_broker_and_ours_take_turns_on_one_store(
     java.start()
     assert driver.consume("TTurns5", "GTurns5", 100).count == 100
     assert driver.send("TTurns5", 50, 300).statuses == {"SEND_OK": 50}
-    wait_until(lambda: stored(driver, "TTurns5") == 150, "Java to have built its queues")
+    wait_until_dispatched(java)
     ends, log_end = driver.queue_ends("TTurns5"), java.commit_log_range()[1]
     java.stop()
     units = queue_files(ours.store, "consumequeue")
@@ -557,7 +552,7 @@ def test_messages_that_pop_consumers_hold_are_counted_before_a_promotion(
     master = java_master(version=V5)
     driver.create_topic(master.cluster, "TPopped", 1)
     assert driver.send("TPopped", 20, 100).statuses == {"SEND_OK": 20}
-    wait_until(lambda: number_of(master.address, "TPopped") == 20, "the master to have built its queue")
+    wait_until_dispatched(master)
     slave = our_slave(master)
     pop = {"consumerGroup": "GPopped", "topic": "TPopped", "queueId": "0", "maxMsgNums": "32", "initMode": "0"}
     times = {"invisibleTime": "600000", "pollTime": "30000", "bornTime": str(int(time.time() * 1000)), "order": "false"}

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rmqha.kit.exitcodes import ExitCode
 from rmqha.testing.nodes import free_port
+from tests.commands import TRIES
 from tests.pages.pages import commands_of
 from tests.upgrade.conftest import before
 from tests.waiting import wait_until
@@ -20,6 +22,15 @@ __all__ = ["before"]
 pytestmark = [pytest.mark.process, pytest.mark.story]
 PORTS = ("9876", "9877", "10911", "10921")
 PID_FILES = ("a.pid", "b.pid", "names.pid")
+PATIENT_RMQHA = f"""rmqha() {{
+    for try in {{1..{TRIES}}}; do
+        command rmqha "$@" && return
+        status=$?
+        [ $status = {ExitCode.CANNOT_CONNECT.value} ] || break
+    done
+    return $status
+}}"""
+"""A command that did not reach the coordinator in its 2 seconds, on a busy machine, is typed again."""
 
 
 class Shell:
@@ -34,7 +45,7 @@ class Shell:
 
     def paste(self, lines: list[str]) -> str:
         """What the commands print. They must end well."""
-        script = "\n".join(["set -e", *lines])
+        script = "\n".join(["set -e", PATIENT_RMQHA, *lines])
         script = re.sub(r"\b\d{4,5}\b", lambda found: self.ports.get(found[0], found[0]), script)
         done = subprocess.run(["bash", "-c", script], cwd=self.folder, env=self.environ, capture_output=True, text=True)
         assert done.returncode == 0, (script, done.stdout, done.stderr)
