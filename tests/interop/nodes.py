@@ -5,7 +5,7 @@ Needs no pytest. Every call blocks, and every wait has a deadline.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -14,6 +14,7 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.store.nodestate import Offsets
 from rmqha.testing.nodes import TwistdNode
+from rmqha.wire.command import RemotingCommand, RequestCode
 from tests.freezing import freeze, thaw
 from tests.interop import requests
 from tests.interop.rocketmq import (
@@ -41,9 +42,22 @@ def ask(broker: Broker | OurBroker, code: int, fields: Mapping[str, str] | None 
     return requests.ask(broker.address, code, fields, body).body
 
 
-def wait_until_dispatched(broker: Broker | OurBroker) -> None:
-    """Wait until its queues and its index have all messages of its log: a send is answered before."""
-    wait_until(lambda: runtime_info(broker.address)["dispatchBehindBytes"] == "0", f"{broker} to dispatch its log")
+def wait_until_dispatched(address: str, answer: Callable[[str, int], RemotingCommand] = requests.any_answer) -> None:
+    """Wait until the queues and the index of this broker have all messages of its log: a send is answered before.
+
+    ``answer`` asks it. In its first second a Java broker answers with an error.
+    """
+
+    def is_done() -> bool:
+        told = answer(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return told.code == 0 and b'"dispatchBehindBytes":"0"' in told.body
+
+    wait_until(is_done, f"the broker at {address} to dispatch its log")
+
+
+def log_end_of(address: str) -> int:
+    """Where the log of this broker ends now: state.json may be older."""
+    return int(runtime_info(address)["commitLogMaxOffset"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +105,7 @@ class RmqhaNode(TwistdNode):
 
         def reached() -> bool:
             assert self.is_running, self.events()[-10:]
-            return int(runtime_info(address)["commitLogMaxOffset"]) >= offset
+            return log_end_of(address) >= offset
 
         wait_until(reached, f"our node to reach {offset}")
 

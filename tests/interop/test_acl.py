@@ -19,7 +19,7 @@ from rmqha.wire.command import RemotingCommand, RequestCode, decode_command, enc
 from tests.acl.vectors import CASES, of_java
 from tests.commands import output_of
 from tests.interop.conftest import OurBrokerFactory, SlaveNodeFactory
-from tests.interop.nodes import OurBroker, RmqhaNode
+from tests.interop.nodes import OurBroker, RmqhaNode, wait_until_dispatched
 from tests.interop.rocketmq import (
     CLIENT_VERSION,
     COMMAND_TIMEOUT_S,
@@ -103,7 +103,9 @@ def acl_master(namesrv: NameServer, java_brokers: ExitStack, tmp_path: Path) -> 
     return broker
 
 
-def signed_ask(address: str, keys: Credentials | None, code: int, fields: dict[str, str], body: bytes = b"") -> Any:
+def signed_ask(
+    address: str, keys: Credentials | None, code: int, fields: dict[str, str], body: bytes = b""
+) -> RemotingCommand:
     """The answer of a broker to a request that is signed with these keys."""
     request = RemotingCommand(code, 1, ext_fields=fields, body=body)
     if keys is not None:
@@ -138,14 +140,9 @@ def make_topics(address: str) -> None:
         assert answer.code == 0, answer
 
 
-def wait_until_dispatched(broker: AclBroker | OurBroker) -> None:
-    """As that of ``nodes``, with an account. In its first second a Java broker answers with an error."""
-
-    def is_done() -> bool:
-        answer = signed_ask(broker.address, ADMINISTRATOR, RequestCode.GET_BROKER_RUNTIME_INFO, {})
-        return answer.code == 0 and b'"dispatchBehindBytes":"0"' in answer.body
-
-    wait_until(is_done, f"{broker} to dispatch its log")
+def administrator_ask(address: str, code: int) -> RemotingCommand:
+    """The answer to a request of the administrator."""
+    return signed_ask(address, ADMINISTRATOR, code, {})
 
 
 @pytest.mark.story
@@ -156,7 +153,7 @@ def test_our_slave_copies_log_and_tables_of_a_java_master_with_accounts(
     keys = tools_yml(tmp_path)
     way = [f"--broker={acl_master.address}", f"--acl-file={keys}"]
     assert "SEND_OK 20" in output_of("put", "TBoth", "hello", "--count=20", *way)
-    wait_until_dispatched(acl_master)
+    wait_until_dispatched(acl_master.address, administrator_ask)
     assert output_of("pull", "TBoth", "--group=GSub", "--body", *way) == "hello\n" * 20
     denied = slave_state(our_slave(acl_master), lambda facts: facts["tables"]["inSync"] is False)
     assert "No accessKey is configured" in denied["tables"]["reason"]
@@ -200,7 +197,7 @@ def test_our_slave_and_our_client_sign_for_a_5_x_master(
     keys = tools_yml(tmp_path, ADMINISTRATOR)
     way = [f"--broker={master.address}", f"--acl-file={keys}"]
     assert "SEND_OK 20" in output_of("put", "TAuth5", "hello", "--count=20", *way)
-    wait_until_dispatched(master)
+    wait_until_dispatched(master.address, administrator_ask)
     assert output_of("pull", "TAuth5", "--body", *way) == "hello\n" * 20
     node = our_slave(master, f"--set=aclFile={keys}")
     slave_state(node, has_all)
@@ -379,7 +376,7 @@ def check_clients(master: OurBroker, namesrv: NameServer, work: Path, version: s
 
     wait_until(lambda: java("put", "TBoth", "1")["sent"] == 1, "the route of TBoth")
     assert java("put", "TBoth", "9")["sent"] == 9
-    wait_until_dispatched(master)
+    wait_until_dispatched(master.address, administrator_ask)
     pulled = java("pull", "TBoth", "GSub")
     assert "error" not in pulled
     assert len(pulled["bodies"]) == 10

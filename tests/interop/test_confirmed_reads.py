@@ -17,9 +17,9 @@ from rmqha.testing.proxy import FaultProxy
 from tests.commands import output_of
 from tests.freezing import frozen
 from tests.interop.conftest import OurBrokerFactory, start_our_broker
-from tests.interop.nodes import OurBroker
+from tests.interop.nodes import OurBroker, log_end_of
 from tests.interop.our_clients import OurClients
-from tests.interop.rocketmq import ClientsRun, Driver, runtime_info, sha256_of_message
+from tests.interop.rocketmq import ClientsRun, Driver, sha256_of_message
 from tests.interop.test_failover import BODY_BYTES, QUEUES, TOPIC, consumer, wait_for_topics
 from tests.interop.test_promotion import promote
 from tests.waiting import wait_until
@@ -82,7 +82,7 @@ def lose_the_master(
         wait_until(lambda: len(seen()) == len(CONFIRMED), "what is confirmed")
         line.command("up hold")
         send(HELD)
-        slave.wait_for_offset(int(runtime_info(master.address)["commitLogMaxOffset"]))
+        slave.wait_for_offset(log_end_of(master.address))
         line.command("both hold")
         send(LOST)
         wait_until(lambda: waits(master, len(HELD) + len(LOST)), "the master to say that messages wait")

@@ -84,7 +84,7 @@ def test_a_topic_that_was_deleted_starts_again(
     requests.ask(master.address, RequestCode.UPDATE_AND_CREATE_TOPIC, FIELDS)
     assert send(master, b"new message", 5) == list(range(5))
     wait_until(partial(gives, slave, 0, 5), "the slave to have the new messages alone")
-    wait_until_dispatched(master)
+    wait_until_dispatched(master.address)
     end = requests.ask(master.address, RequestCode.GET_MAX_OFFSET, {"topic": TOPIC, "queueId": "0"})
     assert end.ext_fields["offset"] == "5"
 

@@ -165,7 +165,7 @@ def test_java_serves_a_store_that_was_restored_from_an_archive(
     assert driver.queue_ends(*OTHERS) == ends
     assert_java_serves(driver, stored)
     assert driver.send(PLAIN, SENDS, SENT_BYTES).statuses == {"SEND_OK": SENDS}
-    wait_until_dispatched(broker)
+    wait_until_dispatched(broker.address)
     after = driver.queue_ends(*OTHERS)
     assert sum(high for _, high in after[PLAIN].values()) == sum(high for _, high in ends[PLAIN].values()) + SENDS
     assert {topic: after[topic] for topic in OTHERS if topic != PLAIN} == {
@@ -188,7 +188,7 @@ def test_ours_and_java_take_turns_on_one_store(java_master: MasterFactory, drive
     assert driver.consume(DELAYED, "GOurs", wanted).count == wanted
     for topic in (PLAIN, TAGGED):
         assert driver.send(topic, SENDS, SENT_BYTES).statuses == {"SEND_OK": SENDS}
-    wait_until_dispatched(broker)
+    wait_until_dispatched(broker.address)
     java_ends, log_end = driver.queue_ends(*QUEUES), broker.commit_log_range()[1]
     broker.stop()
     queue_units = units_of(files_below(folder / "consumequeue"))

@@ -14,9 +14,9 @@ from rmqha.testing.nodes import NameServerNode, free_port
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
 from tests.interop.conftest import MasterFactory, OurBrokerFactory, SlaveFactory
-from tests.interop.nodes import OurBroker, assert_equal_logs
+from tests.interop.nodes import OurBroker, assert_equal_logs, log_end_of
 from tests.interop.requests import any_answer, ask
-from tests.interop.rocketmq import V5, VERSION, Broker, Driver, NameServer, messages_sha256, runtime_info
+from tests.interop.rocketmq import V5, VERSION, Broker, Driver, NameServer, messages_sha256
 from tests.waiting import WAIT_SECONDS, wait_until
 
 TOPIC = "TNameServer"
@@ -237,7 +237,7 @@ def test_a_java_slave_finds_our_master_by_our_name_server(
         our_driver.create_topic("cluster-ours", TOPIC)
         assert our_driver.send(TOPIC, COUNT, BODY_BYTES).stored == COUNT
         slave = java_slave(namesrv=our_namesrv.address, **names, **QUICK)
-        end = int(runtime_info(master.address)["commitLogMaxOffset"])
+        end = log_end_of(master.address)
         slave.wait_for_offset(end)
         assert_equal_logs(slave.store, master.store, 0, end)
         wait_for_brokers(our_namesrv.address, "broker-ours", (0, master), (1, slave))

@@ -63,7 +63,7 @@ def test_query_tail_and_lag_at_a_java_master(java_master: MasterFactory, namesrv
     driver.create_topic(master.cluster, "TFind", 4)
     sent = driver.send("TFind", MESSAGES, 100, keys=True)
     assert sent.statuses == {"SEND_OK": MESSAGES}
-    wait_until_dispatched(master)
+    wait_until_dispatched(master.address)
     by_name_server, by_broker = f"--namesrv={namesrv.address}", f"--broker={master.address}"
     assert len(objects_of("tail", "TFind", by_name_server, "-n7")) == 7
     everything = objects_of("tail", "TFind", by_broker, "-n100")

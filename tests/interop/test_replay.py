@@ -32,7 +32,7 @@ def wait_until_done_with_the_dead(broker: Broker, driver: Driver) -> None:
 
     wait_until(has_read_all, f"{broker} to close the connections of a client that is dead")
     assert driver.send("After", 1, 100).stored == 1, "its one thread stores messages in their order"
-    wait_until_dispatched(broker)
+    wait_until_dispatched(broker.address)
 
 
 def test_a_java_broker_gets_each_message_once(

@@ -155,7 +155,7 @@ def test_our_killed_sync_master_confirmed_only_what_its_java_slave_holds(
     master.tell(3000, in_flight=32, rate=3000, each=True)
     answered = answers(master, at_most=300)
     pause(master)
-    time.sleep(OUR_TIMEOUT_S + 0.5)
+    time.sleep(OUR_TIMEOUT_S + 0.5)  # all its waits are over then; while it stands still there is nothing to wait for
     slave.wait_for_offset(promised_end(answered))
     resume(master)
     answered += answers(master)

@@ -4,7 +4,6 @@ import java.util.Collections;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ConcurrentSkipListSet;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -35,9 +34,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * Client5 consume NAMESRV TOPIC GROUP COUNT     prints the bodies of COUNT messages, or of those that come in two minutes, sorted
  * Client5 orderly NAMESRV TOPIC GROUP COUNT     prints QUEUE:BODY for each, in the order in which they were consumed; each
  *                                               message fails the first time
- * Client5 failing NAMESRV TOPIC GROUP COUNT     prints BODY:TIMES for each try, sorted, each once: TIMES is how often it came
- *                                               before. Each of COUNT messages fails each time, and is tried two
- *                                               times more
+ * Client5 failing NAMESRV TOPIC GROUP COUNT     prints BODY:TIMES for each try, sorted: TIMES is how often it came before. Each of
+ *                                               COUNT messages fails each time, and is tried two times more
  * </pre>
  *
  * The last line that it prints is what was asked for, words with spaces between them.
@@ -95,7 +93,7 @@ public final class Client5 {
     }
 
     private static void fail(String nameServer, String topic, String group, int count) throws Exception {
-        Set<String> tries = new ConcurrentSkipListSet<>(); // one that is slow to be sent back comes twice
+        List<String> tries = Collections.synchronizedList(new ArrayList<>());
         CountDownLatch left = new CountDownLatch(3 * count);
         DefaultMQPushConsumer consumer = consumer(nameServer, topic, group);
         consumer.setMaxReconsumeTimes(2);
@@ -103,15 +101,15 @@ public final class Client5 {
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) { // one, by default
                 String body = new String(message.getBody(), StandardCharsets.UTF_8);
-                if (tries.add(body + ":" + message.getReconsumeTimes())) {
-                    left.countDown();
-                }
+                tries.add(body + ":" + message.getReconsumeTimes());
+                left.countDown();
             }
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
         });
         consumer.start();
         left.await(SECONDS, TimeUnit.SECONDS);
         consumer.shutdown();
+        Collections.sort(tries);
         System.out.println(String.join(" ", tries));
     }
 
