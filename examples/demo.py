@@ -26,8 +26,8 @@ from rmqha.pipeline.session import JavaError, session
 from rmqha.store.metadata import TopicConfigTable
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.archive import unpack
-from rmqha.testing.nodes import TwistdNode, free_port
-from rmqha.wire.record import Record
+from rmqha.testing.nodes import PATIENCE_SECONDS, TwistdNode, free_port
+from rmqha.wire.record import Record, parse_msg_id
 
 PROJECT = Path(__file__).resolve().parent.parent
 WORK = PROJECT / ".demo"
@@ -35,7 +35,6 @@ DATA = PROJECT / "tests" / "data"
 FIXTURE, FACTS, DECODED_BY_JAVA = DATA / "master-crash.tar.xz", DATA / "facts.json", DATA / "expected.jsonl.gz"
 TOPIC = "DemoTopic"
 MESSAGES, BODY_BYTES = 5000, 1024
-TOPIC_WAIT_SECONDS = 20.0
 QUERY = """
     SELECT topic, count(*) AS messages, count(DISTINCT queueId, queueOffset) AS places, sum(totalSize) AS bytes,
            min(storeTimestamp) AS first, max(storeTimestamp) AS last
@@ -80,22 +79,29 @@ def wait_for_topic(slave: TwistdNode) -> None:
     slave.wait_until_found(
         lambda: TopicConfigTable.read(slave.store / "config").topic_config_table.get(TOPIC),
         f"the slave to know {TOPIC}",
-        TOPIC_WAIT_SECONDS,
+        PATIENCE_SECONDS,
     )
 
 
-async def send(reactor: Any, master: TwistdNode, numbers: range) -> Counter[str]:
-    """Send messages with these numbers; how many ended how."""
+def wait_for_queues(slave: TwistdNode, last: int) -> None:
+    """Wait until the slave's queues have the message at ``last`` in its log. SEND_OK means only that its log has it."""
+    slave.wait_for_state(lambda state: state.dispatched is not None and state.dispatched > last, "queues of it all")
+
+
+async def send(reactor: Any, master: TwistdNode, numbers: range) -> tuple[Counter[str], int]:
+    """Send messages with these numbers: how many ended how, and where the last one begins in the log."""
     client = MQClient.of_broker(reactor, f"127.0.0.1:{master.port('remoting')}")
     statuses: Counter[str] = Counter()
+    starts: list[int] = []
 
     def sent(result: SendResult) -> None:
         statuses[result.status.name] += 1
+        starts.append(parse_msg_id(result.offset_msg_id)[1])
 
     messages = (Message(TOPIC, b"%0*d" % (BODY_BYTES, number), keys=f"k{number}") for number in numbers)
     await put_all(Producer(client, "demo-producer"), messages, sent)
     await client.stop()
-    return statuses
+    return statuses, max(starts)
 
 
 def told(statuses: Counter[str]) -> str:
@@ -120,16 +126,17 @@ async def live(reactor: Any, table: Table) -> None:
     """A SYNC_MASTER that is sent messages, and what its slave gives of them when it is gone."""
     master, slave = pair("live", "sync-master", "--set=slaveTimeout=60000", *SMALL_FILES)
     with master:
-        alone = await send(reactor, master, range(1))
+        alone, _ = await send(reactor, master, range(1))
         table.add_row("live", "1 message sent to a SYNC_MASTER without a slave", told(alone))
         with slave:
             copied(slave, 1)
             started = time.monotonic()
-            statuses = await send(reactor, master, range(1, MESSAGES))
+            statuses, last = await send(reactor, master, range(1, MESSAGES))
             rate = MESSAGES / (time.monotonic() - started)
             table.add_row("live", f"{MESSAGES - 1} more with one, {rate:.0f} a second", told(statuses))
             wait_for_topic(slave)
             master.kill()
+            wait_for_queues(slave, last)
             numbers = await read_back(reactor, slave)
             if statuses["SEND_OK"] != MESSAGES - 1 or numbers != list(range(MESSAGES)):
                 raise SystemExit(f"sent {statuses}, and {len(set(numbers))} of {MESSAGES} were read back")
