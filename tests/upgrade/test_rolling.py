@@ -16,6 +16,7 @@ from rmqha.wire.record import Blank
 from tests.commands import rmqha
 from tests.coordination.backends import need_etcd
 from tests.failover.cluster import PATIENT, Cluster, ClusterMember, Load, Surroundings, running_cluster
+from tests.interop.nodes import log_end_of
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.story]
@@ -69,16 +70,11 @@ def reading(cluster: Cluster, load: Load, log: Path) -> Iterator[None]:
             consumer.terminate()
 
 
-def end_of(member: ClusterMember) -> int:
-    """Where its log ends now; -1 if it does not say. Its state.json may be a second old."""
-    code, content = member.ask("/status.json")
-    return int(json.loads(content)["offsets"]["verified"]) if code == 200 else -1
-
-
 def check(cluster: Cluster, load: Load) -> None:
     """Stop both nodes: their stores are the same, and each message that was acknowledged is in them once."""
     leader, follower = cluster.pair()
-    wait_until(lambda: -1 < end_of(leader) == end_of(follower), "the follower to have what was sent last")
+    addresses = [f"127.0.0.1:{member.remoting}" for member in (leader, follower)]
+    wait_until(lambda: len(set(map(log_end_of, addresses))) == 1, "the follower to have what was sent last")
     assert follower.stop() == 0
     assert leader.stop() == 0
     done = rmqha("verify", follower.store, "--against", leader.store, "--exact")
