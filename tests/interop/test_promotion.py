@@ -20,7 +20,7 @@ from rmqha.testing.nodes import NameServerNode
 from tests.commands import output_of
 from tests.interop.conftest import MasterFactory, SlaveFactory, start_our_broker
 from tests.interop.nodes import OurBroker, assert_equal_logs
-from tests.interop.rocketmq import ClientsReport, ClientsRun, Driver, NameServer
+from tests.interop.rocketmq import Broker, ClientsReport, ClientsRun, Driver, NameServer
 from tests.interop.test_failover import wait_for_topics
 from tests.waiting import wait_until
 
@@ -143,12 +143,23 @@ class Clients:
         return [message for report in self.reports for name in flow.consumers for message in report.received[name]]
 
 
-def offsets_of(store: Path) -> Mapping[str, Mapping[int, int]]:
-    return ConsumerOffsetTable.read(store / CONFIG_FOLDER).offset_table
+def copied_offsets(slave: OurBroker) -> Mapping[str, Mapping[int, int]]:
+    """The consumer offsets that a slave has, as soon as it has some of each queue that groups share."""
+
+    def offsets() -> Mapping[str, Mapping[int, int]]:
+        return ConsumerOffsetTable.read(slave.store / CONFIG_FOLDER).offset_table
+
+    def has_all() -> bool:
+        own = offsets()
+        groups = [own.get(f"{flow.topic}@{flow.group}", {}) for flow in SHARED]
+        return all(group.get(queue_id, 0) > 0 for group in groups for queue_id in range(QUEUES))
+
+    wait_until(has_all, "the slave to have an offset of each group in each queue")
+    return offsets()
 
 
 def assert_repeats_are_few(clients: Clients, promotions: Sequence[tuple[Mapping[str, Any], Any]]) -> None:
-    """Repeated are only messages past the offsets that the promoted store had, and those that delay or checks redo."""
+    """Repeated are only messages past the offsets that a promoted slave had, and those that delay or checks redo."""
     for flow in SHARED:
         times = Counter((one["queue_id"], one["queue_offset"]) for one in clients.received(flow))
         again = {place for place, count in times.items() if count > 1}
@@ -185,10 +196,15 @@ def assert_gapless(store: Path) -> None:
         assert offsets == list(range(len(offsets))), queue
 
 
-def promote(slave: OurBroker, role: str) -> tuple[dict[str, Any], Mapping[str, Mapping[int, int]]]:
-    """Promote it; what the command tells, and the consumer offsets that it had before."""
+def fail_over(master: OurBroker | Broker, slave: OurBroker, role: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Kill the master and promote its slave; what the command tells, and the consumer offsets that the slave had.
+
+    They are read before the kill: then consumers go on at the slave. Who gets a queue starts where the slave knows,
+    and who had it commits more to the slave a moment later.
+    """
+    known = copied_offsets(slave)
+    master.kill()
     slave.wait_for_state(lambda state: state.state == "CONNECTING", "CONNECTING")
-    known = offsets_of(slave.store)
     told: dict[str, Any] = json.loads(output_of("promote", slave.store, "--to", role, "--json"))
     assert told["applied"]
     return told, known
@@ -214,8 +230,7 @@ def test_our_pair_changes_roles_twice_under_java_clients(
     with start_consumers(driver) as running, start_producers(driver, running) as producing:
         clients = Clients(producing, running)
         clients.wait_for_sends()
-        first.kill()
-        promotions = [promote(second, "sync-master")]
+        promotions = [fail_over(first, second, "sync-master")]
         told = json.loads(output_of("rewind", first.store, "--to", second.ha_address, "--json"))
         assert told["offset"] == promotions[0][0]["end"]
         third = broker("slave", second, store=first.store, listen_port=first.listen_port)
@@ -224,8 +239,7 @@ def test_our_pair_changes_roles_twice_under_java_clients(
         clients.stop_consumers()
 
         clients.wait_for_sends()
-        second.kill()
-        promotions.append(promote(third, "async-master"))
+        promotions.append(fail_over(second, third, "async-master"))
         with start_consumers(driver) as later:
             clients.runs.append(later)
             output_of("rewind", second.store, "--to", third.ha_address)
@@ -260,8 +274,7 @@ def test_our_slave_takes_over_from_a_java_master_which_comes_back_as_a_java_slav
     with start_consumers(our_driver) as running, start_producers(our_driver, running) as producing:
         clients = Clients(producing, running, may_be_taken_back=True)
         clients.wait_for_sends()
-        master.kill()
-        promotions = [promote(slave, "sync-master")]
+        promotions = [fail_over(master, slave, "sync-master")]
         conf = master.work / "conf" / "main.conf"  # it says how long messages are delayed
         output_of("rewind", master.store, "--to", slave.ha_address, "--conf", conf)
         back = java_slave(
