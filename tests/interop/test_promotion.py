@@ -196,6 +196,14 @@ def assert_gapless(store: Path) -> None:
         assert offsets == list(range(len(offsets))), queue
 
 
+def promote(slave: OurBroker, role: str) -> dict[str, Any]:
+    """Promote it, whose master is dead; what the command tells."""
+    slave.wait_for_state(lambda state: state.state == "CONNECTING", "CONNECTING")
+    told: dict[str, Any] = json.loads(output_of("promote", slave.store, "--to", role, "--json"))
+    assert told["applied"]
+    return told
+
+
 def fail_over(master: OurBroker | Broker, slave: OurBroker, role: str) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Kill the master and promote its slave; what the command tells, and the consumer offsets that the slave had.
 
@@ -204,10 +212,7 @@ def fail_over(master: OurBroker | Broker, slave: OurBroker, role: str) -> tuple[
     """
     known = copied_offsets(slave)
     master.kill()
-    slave.wait_for_state(lambda state: state.state == "CONNECTING", "CONNECTING")
-    told: dict[str, Any] = json.loads(output_of("promote", slave.store, "--to", role, "--json"))
-    assert told["applied"]
-    return told, known
+    return promote(slave, role), known
 
 
 def end_of(node: OurBroker) -> int:
