@@ -18,6 +18,7 @@ from rmqha.cli.shared import JSON, parsed_time, print_json, record_line, with_op
 from rmqha.client import Message, Producer, PullConsumer, SendResult, SendStatus
 from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.interrupts import pieces_of
 from rmqha.store.offline.commands import Trouble, say
 from rmqha.wire.delay import DEFAULT_DELAY_LEVELS
 from rmqha.wire.record import Record
@@ -77,7 +78,7 @@ def put(
         return
     if topic is None:
         raise Trouble(ExitCode.USAGE, "give a TOPIC, or --dump FILE")
-    bodies = [body.encode()] if body is not None else _standard_input().splitlines()
+    bodies = [body.encode()] if body is not None else b"".join(pieces_of(sys.stdin.fileno(), PIECE_BYTES)).splitlines()
     messages = [Message(topic, content, tags=tags, keys=keys) for content in bodies for _ in range(count)]
     reactor = the_reactor()
     client = make_client(reactor, **way)
@@ -100,12 +101,6 @@ def put(
         raise Trouble(ExitCode.STALLED, "not all messages were stored on disk and slaves in time")
 
 
-def _standard_input() -> bytes:
-    """All of standard input. It is read in pieces, so that Ctrl-C works while a read waits for more."""
-    stdin: Any = sys.stdin.buffer
-    return b"".join(iter(lambda: stdin.read1(PIECE_BYTES), b""))
-
-
 @contextmanager
 def _dump(path: Path) -> Iterator[IO[bytes]]:
     """The file, or a copy of standard input that can be read twice. Raises OSError."""
@@ -114,8 +109,7 @@ def _dump(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     with SpooledTemporaryFile(IN_MEMORY_BYTES) as copy:
-        stdin: Any = sys.stdin.buffer
-        for piece in iter(lambda: stdin.read1(PIECE_BYTES), b""):
+        for piece in pieces_of(sys.stdin.fileno(), PIECE_BYTES):
             copy.write(piece)
         yield copy
 

@@ -1,6 +1,7 @@
-"""Ctrl-C while modules are imported."""
+"""Ctrl-C while modules are imported, and while a command reads its input."""
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -30,3 +31,34 @@ def _quit(*_: object) -> None:
     sys.stderr.write("rmqha: interrupted\n")
     sys.stderr.flush()
     os._exit(128 + signal.SIGINT)
+
+
+def pieces_of(source: int, size: int) -> Iterator[bytes]:
+    """What comes from a file descriptor until its end, in pieces of at most ``size`` bytes. Ctrl-C ends each wait.
+
+    A read by itself may miss Ctrl-C: a signal that comes after Python has looked for signals, and before the system
+    waits for bytes, does not end this wait. So the wait is also for what Python writes when a signal comes. It needs
+    the main thread. Raises OSError.
+    """
+    signalled, tells = os.pipe()
+    try:
+        os.set_blocking(tells, False)
+        before = signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
+        try:
+            waits = select.poll()
+            waits.register(signalled, select.POLLIN)
+            waits.register(source, select.POLLIN)
+            while True:
+                ready = [file for file, _ in waits.poll()]
+                if signalled in ready:
+                    os.read(signalled, size)  # a handler that raises has done so by now
+                if source in ready:
+                    piece = os.read(source, size)
+                    if not piece:
+                        return
+                    yield piece
+        finally:
+            signal.set_wakeup_fd(before)
+    finally:
+        os.close(signalled)
+        os.close(tells)
