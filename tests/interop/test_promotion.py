@@ -22,7 +22,7 @@ from tests.interop.conftest import MasterFactory, SlaveFactory, start_our_broker
 from tests.interop.nodes import OurBroker, assert_equal_logs
 from tests.interop.rocketmq import Broker, ClientsReport, ClientsRun, Driver, NameServer
 from tests.interop.test_failover import wait_for_topics
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.story
 
@@ -146,16 +146,12 @@ class Clients:
 def copied_offsets(slave: OurBroker) -> Mapping[str, Mapping[int, int]]:
     """The consumer offsets that a slave has, as soon as it has some of each queue that groups share."""
 
-    def offsets() -> Mapping[str, Mapping[int, int]]:
-        return ConsumerOffsetTable.read(slave.store / CONFIG_FOLDER).offset_table
-
-    def has_all() -> bool:
-        own = offsets()
+    def look() -> Mapping[str, Mapping[int, int]] | None:
+        own = ConsumerOffsetTable.read(slave.store / CONFIG_FOLDER).offset_table
         groups = [own.get(f"{flow.topic}@{flow.group}", {}) for flow in SHARED]
-        return all(group.get(queue_id, 0) > 0 for group in groups for queue_id in range(QUEUES))
+        return own if all(group.get(queue_id, 0) > 0 for group in groups for queue_id in range(QUEUES)) else None
 
-    wait_until(has_all, "the slave to have an offset of each group in each queue")
-    return offsets()
+    return slave.wait_until_found(look, "an offset of each group in each queue", WAIT_SECONDS)
 
 
 def assert_repeats_are_few(clients: Clients, promotions: Sequence[tuple[Mapping[str, Any], Any]]) -> None:

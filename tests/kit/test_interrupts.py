@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # so it ends no wait of the main thread
 pieces = pieces_of(0, 100)
 print(next(pieces), flush=True)
-threading.Timer(0.1, interrupt).start()
+threading.Timer(0.1, interrupt).start()  # a read by itself waits by then, and would not end
 try:
     next(pieces)
 except KeyboardInterrupt:
