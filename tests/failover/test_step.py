@@ -589,6 +589,19 @@ def test_a_leader_names_a_member_that_holds_all() -> None:
     assert world.view().sync is not None
 
 
+def test_a_leader_that_polls_keeps_no_more_with_each_look() -> None:
+    world = World()
+    world.hand_over()
+    sizes = set()
+    for _ in range(20):
+        script = world.checker.state.script
+        assert script is not None
+        assert isinstance(script.request, actions.Poll)
+        sizes.add(len(script.inputs))
+        world.answer(0)
+    assert len(sizes) == 1
+
+
 @pytest.mark.parametrize("seed", [*range(4), 20, 186])
 def test_a_recorded_run_replays_to_the_same_actions(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """What is recorded is bytes: nothing that lives can help the replay."""
