@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, DeferredList
@@ -31,6 +33,8 @@ from rmqha.failover.watching import KeyWatch
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.kit.events import Event
+
+Kind = TypeVar("Kind", bound=AgentEvent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ class FailoverAgent(Service):
 
     def startService(self) -> None:
         Service.startService(self)
-        self._take(events.Started(self._seen()))
+        self._happens(partial(events.Started))
 
     def stopService(self) -> Deferred[None]:
         """Leave the cluster. A leader hands over first, if a member has all; fires when the coordinator knows it.
@@ -124,24 +128,24 @@ class FailoverAgent(Service):
         Service.stopService(self)
         left: Deferred[None] = Deferred(self._give_up_stop)
         self._leaving.append(left)
-        self._take(events.StopRequested(self._seen()))
+        self._happens(partial(events.StopRequested))
         return left
 
     def _give_up_stop(self, left: Deferred[None]) -> None:
         self._leaving.remove(left)
-        self._take(events.StopGivenUp(self._seen()))
+        self._happens(partial(events.StopGivenUp))
 
     def promise(self, promise: Promise) -> bool:
         """The leader asks us not to try for the lead for some time. Returns whether we promise it."""
         self._has_promised = False
-        self._take(events.PromiseAsked(self._seen(), promise))
+        self._happens(partial(events.PromiseAsked, promise=promise))
         return self._has_promised
 
     def _keys_changed(self, revision: int, changes: Sequence[Change]) -> None:
-        self._take(events.KeysChanged(self._seen(), tuple(change.key for change in changes)))
+        self._happens(partial(events.KeysChanged, keys=tuple(change.key for change in changes)))
 
     def _fired(self, timer: Timer) -> None:
-        self._take(events.TimerFired(self._seen(), timer))
+        self._happens(partial(events.TimerFired, timer=timer))
 
     def _seen(self) -> Seen:
         members = self._node.members
@@ -152,6 +156,15 @@ class FailoverAgent(Service):
             self._node.facts(),
             None if members is None else seen_members(members),
         )
+
+    def _happens(self, what: partial[Kind]) -> None:
+        """Let the step take an event that is no answer, with what is seen now."""
+        try:
+            event = what(seen=self._seen())
+        except Exception:  # of any kind: an agent that sees nothing must not go on
+            self._bug(Failure())
+        else:
+            self._take(event)
 
     def _take(self, event: AgentEvent) -> None:
         """Let the step take an event, after those that came before, and do what it says."""

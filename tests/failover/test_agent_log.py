@@ -223,6 +223,16 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(node.given_up, ["a bug in automatic failover: planned"])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
+    def test_a_node_that_cannot_say_what_is_seen_ends_the_process(self) -> None:
+        node = Node()
+        agent = self.agent(MemoryCoordinator(MemoryStore(self.clock), "a"), node)
+        agent.startService()
+        self.assertEqual(node.given_up, [])
+        self.patch(node, "facts", lambda: 1 / 0)
+        self.clock.advance(SECONDS)
+        self.assertEqual(set(node.given_up), {"a bug in automatic failover: division by zero"})
+        self.assertGreaterEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
     def test_who_gives_up_to_wait_for_the_stop_ends_all_calls(self) -> None:
         silent, node = Silent(MemoryStore(self.clock), "a"), Node()
         agent = self.agent(silent, node)
