@@ -515,13 +515,13 @@ The command searches for those that it is given by name.
 
 FAILOVER_PLANTS: dict[Patch, int] = {
     cut_before_the_tail_is_kept: 0,
-    cut_before_bytes_are_compared: 0,
-    queue_offsets_from_the_queue_files: 9,
+    cut_before_bytes_are_compared: 1,
+    queue_offsets_from_the_queue_files: 19,
     clamp_no_offsets: 6,
     write_the_epoch_after_the_cut: 1,
-    forget_the_promotion_after_the_cut: 102,
-    tell_the_lag_of_before_the_power_failure: 93,
-    note_the_role_before_the_promotion: 18,
+    forget_the_promotion_after_the_cut: 442,
+    tell_the_lag_of_before_the_power_failure: 13,
+    note_the_role_before_the_promotion: 71,
     take_delay_offsets_at_once: 6,
 }
 """Those that only failovers show, each with the first seed of that story that finds it.
