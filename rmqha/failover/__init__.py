@@ -9,9 +9,9 @@ In reading order:
 - ``watching``: a watch of the keys that is made again after it has ended.
 - ``trust``: whether the coordinator still has what was written.
 - ``eligible``: whether a node may try for the lead, and who should be let first.
-- ``lease``: keeps the node's lease alive, and with it the right to lead.
 - ``syncset``: which members puts wait for: how one is added, and how one is left out.
-- ``agent``: decides, step by step: follow, try for the lead, lead, hand over.
+- ``step``: decides, step by step: follow, try for the lead, lead, hand over. It is a package of its own.
+- ``agent``: does what the step says, and tells it what came of that.
 - ``knownfile``: what a node keeps of its cluster on its disk.
 - ``facts``: what a node tells of its cluster, in state.json and on its pages.
 - ``orders``: orders of operators, and how a command waits for the answer.

@@ -97,7 +97,11 @@ class EpochEntry:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The changes of the leader, oldest first."""
+    """The changes of the leader, oldest first: the last 100 (``MAX_HISTORY``).
+
+    A member that has followed no leader for longer than that finds none that it knows. It then doubts the keys until
+    the members agree, or an operator decides: nobody can tell any more whether its log is part of theirs.
+    """
 
     entries: tuple[EpochEntry, ...] = ()
 

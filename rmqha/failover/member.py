@@ -2,7 +2,9 @@
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self
+
+from zope.interface import Attribute, Interface
 
 from rmqha.failover.keys import History, Member
 from rmqha.ha.master.leadership import Leadership
@@ -98,48 +100,46 @@ class Promise:
     seconds: float
 
 
-class INode(Protocol):
-    """A node's store, its services and its disk. One call at a time, except for ``facts``, ``fence`` and ``promise``.
+class INode(Interface):
+    """A node's store, its services and its disk. One call at a time, except for ``facts``, ``fence`` and promises.
 
     A call that cannot be done raises NodeFailed, and the node ends.
     """
 
-    def facts(self) -> NodeFacts:
+    members: SyncMembers | None = Attribute("What a leader's puts wait for; None while the node does not lead.")
+
+    def facts() -> NodeFacts:
         """What is known now, also while the node changes its role."""
 
-    def read_known(self) -> Awaitable[Known]:
+    def read_known() -> Awaitable[Known]:
         """What an earlier process of this store has noted."""
 
-    def write_known(self, known: Known) -> Awaitable[None]:
+    def write_known(known: Known) -> Awaitable[None]:
         """Note it durably. Raises DiskFull."""
 
-    def check_room(self) -> Awaitable[None]:
+    def check_room() -> Awaitable[None]:
         """Raises DiskFull if the disk has no room for what a new leader writes first."""
 
-    def follow(self, leader: Following | None, broker_id: int) -> Awaitable[None]:
+    def follow(leader: Following | None, broker_id: int) -> Awaitable[None]:
         """Be the leader's slave, or nobody's. The log is rewound if that needs it, and what is cut is kept.
 
         Raises DiskFull if the disk has no room to close the store and to open it again.
         """
 
-    def stop_following(self) -> Awaitable[int]:
+    def stop_following() -> Awaitable[int]:
         """Close the connection to the leader for good: nothing is acknowledged any more. Returns the log's end."""
 
-    def lead(self, leadership: Leadership, cause: str) -> Awaitable[int]:
+    def lead(leadership: Leadership, cause: str) -> Awaitable[int]:
         """Be the master in this leadership's epoch. Returns the offset at which the epoch starts."""
 
-    def fence(self) -> None:
+    def fence() -> None:
         """The lead is lost: close the connections of slaves at once, and end the waits of puts."""
 
-    def give_up(self, reason: str) -> None:
+    def give_up(reason: str) -> None:
         """The agent cannot go on: end the process, whoever watches over it starts it again."""
 
-    def reinit(self) -> Awaitable[None]:
+    def reinit() -> Awaitable[None]:
         """Set the log aside, where it is kept, and copy the leader's anew."""
 
-    @property
-    def members(self) -> SyncMembers | None:
-        """What a leader's puts wait for; None while the node does not lead."""
-
-    def ask_promise(self, member: Member, promise: Promise) -> Awaitable[bool | None]:
+    def ask_promise(member: Member, promise: Promise) -> Awaitable[bool | None]:
         """Ask a member for a promise. False if it refuses, None if it does not answer."""

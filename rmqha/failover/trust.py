@@ -6,6 +6,8 @@ acts on them. Keys are too old for it if their history does not have them. Nobod
 which knows better, has written them again, or all members ever known agree, or an operator decides.
 """
 
+from dataclasses import dataclass
+
 from rmqha.failover.member import Known
 from rmqha.failover.view import ClusterView
 
@@ -26,26 +28,27 @@ def is_current(view: ClusterView, cluster_id: int | None, known: Known) -> bool:
     return not stamp or history.covers(number, known.history.epoch, stamp, known.number)
 
 
+@dataclass(frozen=True, slots=True)
 class Trust:
     """What a process remembers of keys that a leader of an older version has written: only their revision tells.
 
-    ``needed`` is the revision that the leader's key must name; 0 while nothing is wrong.
+    ``needed`` is the revision that the leader's key must name; 0 while nothing is wrong. ``newest`` is that of the keys
+    that were read last.
     """
 
-    def __init__(self) -> None:
-        self.needed = 0
-        self._newest = 1
+    needed: int = 0
+    newest: int = 1
 
-    def look(self, view: ClusterView, cluster_id: int | None) -> None:
-        """These keys were read from the coordinator with this id."""
-        leader = view.leader
+    def look(self, view: ClusterView, cluster_id: int | None) -> "Trust":
+        """What it remembers after these keys were read from the coordinator with this id."""
+        leader, revision, needed = view.leader, view.snapshot.revision, self.needed
         if view.history.stamp:
-            self.needed = 0
-        elif view.snapshot.revision < self._newest:
-            self.needed = max(self.needed, self._newest)
-        elif leader is not None and leader.cluster_id == cluster_id and leader.floor >= self.needed:
-            self.needed = 0
-        self._newest = view.snapshot.revision
+            needed = 0
+        elif revision < self.newest:
+            needed = max(needed, self.newest)
+        elif leader is not None and leader.cluster_id == cluster_id and leader.floor >= needed:
+            needed = 0
+        return Trust(needed, revision)
 
     def is_doubtful(self, view: ClusterView, cluster_id: int | None, known: Known) -> bool:
         """Whether these keys are older than what the node knows of the cluster."""

@@ -18,6 +18,7 @@ from twisted.internet.defer import TimeoutError as TookTooLong
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha import __version__
 from rmqha.broker.service import FIRST_SLAVE_ID
@@ -26,7 +27,7 @@ from rmqha.failover.agent import FailoverAgent, Identity, Times
 from rmqha.failover.facts import facts_of
 from rmqha.failover.keys import Member
 from rmqha.failover.knownfile import note_flushed, read_known, write_known
-from rmqha.failover.member import DiskFull, Following, Known, NodeFacts, NodeFailed, Promise
+from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, NodeFailed, Promise
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave.greeting import GreetingEndpoint
@@ -88,6 +89,7 @@ def as_follower(settings: Settings, broker_id: int = 0, master: str = "") -> Set
     )
 
 
+@implementer(INode)
 class ClusterNode(Node):
     """A member of a failover cluster (``INode``)."""
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
 
 from rmqha.coordination.interface import (
     Compare,
@@ -20,10 +21,12 @@ from rmqha.coordination.interface import (
     Snapshot,
     TransactionResult,
 )
-from rmqha.failover.agent import MAX_TRIES, FailoverAgent, Identity, Times
-from rmqha.failover.keys import MEMBERS, InvalidKey, prefix_of
-from rmqha.failover.member import DiskFull, Following, Known, NodeFacts
+from rmqha.failover.agent import FailoverAgent, Identity, Times
+from rmqha.failover.keys import MEMBERS, InvalidKey, Member, prefix_of
+from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, Promise
+from rmqha.failover.step.telling import MAX_TRIES
 from rmqha.failover.view import MAX_KEYS, ClusterView
+from rmqha.ha.master.leadership import Leadership
 from rmqha.kit.events import Event
 from rmqha.testing.coordinator import MemoryCoordinator, MemoryStore
 
@@ -51,8 +54,11 @@ class Lying(MemoryCoordinator):
         return succeed(TransactionResult(True, 1))
 
 
+@implementer(INode)
 class Node:
-    """Knows nothing yet."""
+    """Knows nothing yet, and never leads."""
+
+    members = None
 
     async def read_known(self) -> Known:
         return Known()
@@ -65,6 +71,27 @@ class Node:
 
     def facts(self) -> NodeFacts:
         return NodeFacts("store", "boot-1", False, 0, 0, 0, "SERVING", "", "")
+
+    async def check_room(self) -> None:
+        raise NotImplementedError
+
+    async def stop_following(self) -> int:
+        raise NotImplementedError
+
+    async def lead(self, leadership: Leadership, cause: str) -> int:
+        raise NotImplementedError
+
+    def fence(self) -> None:
+        raise NotImplementedError
+
+    def give_up(self, reason: str) -> None:
+        raise NotImplementedError
+
+    async def reinit(self) -> None:
+        raise NotImplementedError
+
+    async def ask_promise(self, member: Member, promise: Promise) -> bool | None:
+        raise NotImplementedError
 
 
 class FullNode(Node):
@@ -84,9 +111,12 @@ class LogTests(SynchronousTestCase):
         self.clock = Clock()
 
     def agent(self, coordinator: MemoryCoordinator, node: Node) -> FailoverAgent:
-        its_node: Any = node
         times = Times(self.clock, self.clock.seconds)
-        return FailoverAgent(Identity("C", "B", "a", b""), coordinator, its_node, times)
+        return FailoverAgent(Identity("C", "B", "a", b""), coordinator, node, times)
+
+    def test_the_double_is_a_node(self) -> None:
+        for node in (Node(), FullNode()):
+            self.assertTrue(verifyObject(INode, node))
 
     def problems(self, errors: Iterator[CoordinatorError]) -> list[str]:
         """What is logged as the coordinator's problem within a minute."""

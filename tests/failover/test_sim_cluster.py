@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from rmqha.coordination.interface import Put as PutKey
-from rmqha.failover.agent import FailoverAgent
-from rmqha.failover.keys import CONFIG, FORGOTTEN, Cause, ClusterConfig, Forgotten, History, Order, encode
+from rmqha.failover.keys import CONFIG, FORGOTTEN, Cause, ClusterConfig, Forgotten, History, Order, SyncSet, encode
 from rmqha.failover.member import DiskFull, Known
 from rmqha.failover.states import FailoverState
+from rmqha.failover.step import reading, trying
+from rmqha.failover.step.work import Procedure, Work
 from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.leadership import Leadership
 from rmqha.store.message import PutMessageStatus
@@ -175,17 +176,18 @@ def test_a_node_that_wins_and_then_hears_nothing_from_the_coordinator_leads_late
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its renewals are answered again, so nobody else could ever lead (seed 22050)."""
-    note = FailoverAgent._note
+    write_known = ClusterNode.write_known
     deaf: list[str] = []
 
-    async def deaf_at_first(agent: FailoverAgent, epoch: int, leader: str) -> None:
-        await note(agent, epoch, leader)
-        if agent.state is FailoverState.PROMOTING and not deaf:
-            deaf.append(agent.identity.name)
-            cluster.block(COORDINATOR, agent.identity.name)
+    async def deaf_at_first(node: ClusterNode, known: Known) -> None:
+        await write_known(node, known)
+        is_promoting = node.agent is not None and node.agent.state is FailoverState.PROMOTING
+        if is_promoting and known.leader == node.name and not deaf:
+            deaf.append(node.name)
+            cluster.block(COORDINATOR, node.name)
 
     with running() as cluster:
-        monkeypatch.setattr(FailoverAgent, "_note", deaf_at_first)
+        monkeypatch.setattr(ClusterNode, "write_known", deaf_at_first)
         cluster.kill("master")
         assert cluster.wait(lambda: bool(deaf), SECONDS), cluster.standing()
         cluster.wait(lambda: False, 4.0)
@@ -430,29 +432,28 @@ def test_if_no_other_member_may_lead_it_leads_when_there_is_room() -> None:
         assert put(cluster, wait_for_leader(cluster, "slave-1")) is PutMessageStatus.PUT_OK
 
 
-@pytest.mark.parametrize("when", ["_note_own", "lead"])
+@pytest.mark.parametrize("when", ["write_known", "lead"])
 def test_a_disk_that_fills_while_a_member_becomes_the_leader(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """It gives the lead back at once, and another member leads without waiting for ``failover_pause``."""
-    owner: Any = FailoverAgent if when == "_note_own" else ClusterNode
-    before = getattr(owner, when)
+    before = getattr(ClusterNode, when)
     filled: list[ClusterNode] = []
 
-    async def fill(it: Any, *more: Any) -> Any:
-        if not filled:
-            filled.extend(node for node in cluster.members if it in (node, node.agent))
-            filled[0].disk.full = True
-        return await before(it, *more)
+    async def fill(node: ClusterNode, *more: Any) -> Any:
+        if not filled and node.agent is not None and node.agent.state is FailoverState.PROMOTING:
+            filled.append(node)
+            node.disk.full = True
+        return await before(node, *more)
 
     with running(slaves=2) as cluster:
         set_config(cluster, LONG_PAUSE)
-        monkeypatch.setattr(owner, when, fill)
+        monkeypatch.setattr(ClusterNode, when, fill)
         cluster.kill("master")
         assert cluster.wait(lambda: bool(filled), SECONDS), cluster.standing()
         at = cluster.clock.seconds()
         others = {"slave-1", "slave-2"} - {filled[0].name}
         assert put(cluster, wait_for_leader(cluster, *others)) is PutMessageStatus.PUT_OK
         assert cluster.clock.seconds() - at < 5.0, "nobody waits for a lease or a pause"
-        assert last_cause(cluster) == (Cause.DISK_FULL if when == "_note_own" else Cause.RELEASED).value
+        assert last_cause(cluster) == (Cause.DISK_FULL if when == "write_known" else Cause.RELEASED).value
         filled[0].disk.full = False
         cluster.start()
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
@@ -603,13 +604,14 @@ def test_a_leader_does_not_doubt_keys_that_it_has_written_since_it_read_them(mon
     with running() as cluster:
         agent = cluster.members[0].agent
         assert agent is not None
-        found, write = [], agent._write_known
+        found, write = [], reading.write_known
 
-        async def note(known: Known) -> None:
-            await write(known)
-            found.append((known.number, agent.doubts_keys))
+        def note(work: Work, known: Known) -> Procedure[None]:
+            yield from write(work, known)
+            if work.knows.me == agent.identity:
+                found.append((known.number, work.knows.doubts_keys))
 
-        monkeypatch.setattr(agent, "_write_known", note)
+        monkeypatch.setattr(reading, "write_known", note)
         before = agent.known.number
         cluster.kill("slave-1")
         assert cluster.wait(lambda: agent.known.number > before, SECONDS), cluster.standing()
@@ -784,21 +786,22 @@ def test_a_guard_that_is_missing_is_seen(
 
 def without_stamps(patch: pytest.MonkeyPatch) -> None:
     """As the version before wrote keys and cluster.json."""
-    new_history, numbered = FailoverAgent._new_history, SyncSetKeeper.numbered
+    new_history, write_known, numbered = trying.new_history, reading.write_known, SyncSetKeeper.numbered
 
-    def write(agent: Any, *more: Any) -> History:
-        entries = new_history(agent, *more).entries
+    def write(work: Work, *more: Any) -> History:
+        entries = new_history(work, *more).entries
         return History(tuple(replace(each, stamp="", after=0, ends={}) for each in entries))
 
-    async def note(agent: Any, known: Known) -> None:
-        old = replace(known, history=History(), number=0, members=(), config="")
-        if old != agent._known:
-            await agent._node.write_known(old)
-            agent._known = old
+    def note(work: Work, known: Known) -> Procedure[None]:
+        yield from write_known(work, replace(known, history=History(), number=0, members=(), config=""))
 
-    patch.setattr(FailoverAgent, "_new_history", write)
-    patch.setattr(FailoverAgent, "_write_known", note)
-    patch.setattr(SyncSetKeeper, "numbered", lambda keeper, new, _: replace(numbered(keeper, new, 1), number=0))
+    def number(keeper: SyncSetKeeper, new: SyncSet, _: int | None) -> tuple[SyncSetKeeper, SyncSet]:
+        after, written = numbered(keeper, new, 1)
+        return after, replace(written, number=0)
+
+    patch.setattr(trying, "new_history", write)
+    patch.setattr(reading, "write_known", note)
+    patch.setattr(SyncSetKeeper, "numbered", number)
 
 
 @pytest.mark.parametrize("second", ["master", "slave-1"])

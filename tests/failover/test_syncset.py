@@ -5,8 +5,9 @@ from dataclasses import replace
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.failover.agent import seen_members
 from rmqha.failover.keys import ClusterConfig, Mode, SyncSet
-from rmqha.failover.syncset import SyncSetKeeper
+from rmqha.failover.syncset import Look, SyncSetKeeper
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.syncmembers import SyncMembers
@@ -28,8 +29,19 @@ class SyncSetTest(SynchronousTestCase):
         self.members = SyncMembers(self.log, make_settings({}), self.clock, self.leadership, 0)
         self.a, self.b = member("a"), member("b")
         self.written = SyncSet(3, "a", {"a": self.a.holder()})
-        self.keeper = SyncSetKeeper("a", self.leadership, self.members, self.written, self.clock.seconds)
+        self.use(SyncSetKeeper("a", self.written, 0))
         self.grow()
+
+    def use(self, keeper: SyncSetKeeper) -> None:
+        """Puts wait for those that it says."""
+        self.keeper = keeper
+        self.leadership.require(keeper.required)
+
+    def attempt(self, new: SyncSet) -> None:
+        self.use(self.keeper.attempt(new))
+
+    def settled(self, written: SyncSet) -> None:
+        self.use(self.keeper.settled(written))
 
     def grow(self) -> int:
         """One more message. Returns the log's end."""
@@ -49,7 +61,10 @@ class SyncSetTest(SynchronousTestCase):
         self.members.reported(slave)
 
     def look(self, config: ClusterConfig = CONFIG) -> SyncSet | None:
-        return self.keeper.look(self.log.verified_offset, {"a": self.a, "b": self.b}, config)
+        known, members = {"a": self.a, "b": self.b}, seen_members(self.members)
+        keeper, new = self.keeper.look(Look(self.clock.seconds(), self.log.verified_offset, members, known, config))
+        self.use(keeper)
+        return new
 
     def status(self) -> PutMessageStatus | None:
         """How a put ended whose message is the last of the log; None while it waits."""
@@ -62,8 +77,8 @@ class SyncSetTest(SynchronousTestCase):
         self.report(slave, self.log.verified_offset)
         new = self.look()
         assert new is not None
-        self.keeper.attempt(new)
-        self.keeper.settled(new)
+        self.attempt(new)
+        self.settled(new)
         return slave
 
     def test_alone_a_put_waits_for_nobody(self) -> None:
@@ -100,9 +115,9 @@ class SyncSetTest(SynchronousTestCase):
         self.report(slave, end)
         new = self.look()
         assert new is not None
-        self.keeper.attempt(new)
+        self.attempt(new)
         self.assertEqual(self.keeper.counts_from("b"), 0)
-        self.keeper.settled(new)
+        self.settled(new)
         self.assertEqual(self.keeper.counts_from("b"), 0)
 
     def test_a_member_that_connects_while_the_log_is_empty_holds_it(self) -> None:
@@ -132,9 +147,9 @@ class SyncSetTest(SynchronousTestCase):
         new = self.look()
         assert new is not None
         self.assertEqual(new.members, frozenset())
-        self.keeper.attempt(new)
+        self.attempt(new)
         self.assertIsNone(self.status(), "it is not known whether the key was written")
-        self.keeper.settled(new)
+        self.settled(new)
         self.assertIs(self.status(), PutMessageStatus.PUT_OK)
 
     def test_after_an_unknown_outcome_puts_wait_for_all_that_the_key_may_name(self) -> None:
@@ -142,11 +157,11 @@ class SyncSetTest(SynchronousTestCase):
         self.report(slave, self.log.verified_offset)
         new = self.look()
         assert new is not None
-        self.keeper.attempt(new)
+        self.attempt(new)
         self.members.forget(slave)
         self.assertIsNone(self.look(), "nothing is written before the outcome is known")
         self.assertEqual(self.leadership.required, {"b"})
-        self.keeper.settled(self.written)
+        self.settled(self.written)
         self.clock.advance(CONFIG.member_timeout)
         self.look()
         self.assertEqual(self.leadership.required, frozenset())

@@ -6,7 +6,7 @@ each is found; it ends with 1 if one is not. Take over what it says after a chan
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from multiprocessing import Pool
 from pathlib import Path
@@ -17,11 +17,12 @@ import pytest
 from twisted.logger import globalLogBeginner
 
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.failover import eligible
-from rmqha.failover.agent import FailoverAgent
-from rmqha.failover.keys import History, Member, SyncSet
+from rmqha.failover import eligible, syncset
+from rmqha.failover.keys import History, Member
 from rmqha.failover.member import Known
-from rmqha.failover.syncset import SyncSetKeeper
+from rmqha.failover.step import reading, rights, trying, turns
+from rmqha.failover.step.work import Procedure, Work
+from rmqha.failover.syncset import Growth, Look, SyncSetKeeper
 from rmqha.ha.master.confirming import Confirming
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.syncmembers import SyncMembers
@@ -48,6 +49,7 @@ from rmqha.store.offline import repair
 from rmqha.store.offline import rewind as rewinding
 from rmqha.store.offline.fork import Fork, _bounds
 from rmqha.testing.sim import clusternodes, nodes
+from rmqha.testing.sim.clusternodes import ClusterNode
 from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import Story, run_seed
 from rmqha.wire import layout, record, scan
@@ -372,30 +374,28 @@ def let_consumers_read_what_one_slave_holds(patch: pytest.MonkeyPatch) -> None:
 
 def count_the_lease_from_the_answer(patch: pytest.MonkeyPatch) -> None:
     """The right to lead is counted from when the coordinator's answer came."""
-    renewed = FailoverAgent._renewed
-    patch.setattr(FailoverAgent, "_renewed", lambda agent, sent: renewed(agent, agent._now()))
+    renewed = rights.renewed
+    patch.setattr(rights, "renewed", lambda work, sent: renewed(work, work.now))
 
 
 def leave_a_member_out_before_the_key_says_so(patch: pytest.MonkeyPatch) -> None:
     """Puts no longer wait for a member as soon as it is to be left out of ``sync``."""
-    attempt = SyncSetKeeper.attempt
 
-    def drop_at_once(keeper: Any, new: SyncSet) -> None:
-        attempt(keeper, new)
-        keeper._leadership.require(new.members)
+    def required(keeper: SyncSetKeeper) -> frozenset[str]:
+        named = keeper.written.members if keeper.attempted is None else keeper.attempted.members
+        return named | (frozenset() if keeper.attempted is not None else frozenset(keeper.growing))
 
-    patch.setattr(SyncSetKeeper, "attempt", drop_at_once)
+    patch.setattr(SyncSetKeeper, "required", property(required))
 
 
 def add_a_member_before_it_holds_everything(patch: pytest.MonkeyPatch) -> None:
     """A member is written into ``sync`` as soon as it is connected."""
-    begin = SyncSetKeeper._begin_growth
+    begin = syncset.begin_growth
 
-    def begin_at_zero(keeper: Any, end: int, *more: Any) -> None:
-        begin(keeper, end, *more)
-        keeper._growing = {name: replace(growth, end=0) for name, growth in keeper._growing.items()}
+    def begin_at_zero(keeper: SyncSetKeeper, look: Look) -> dict[str, Growth]:
+        return {name: replace(growth, end=0) for name, growth in begin(keeper, look).items()}
 
-    patch.setattr(SyncSetKeeper, "_begin_growth", begin_at_zero)
+    patch.setattr(syncset, "begin_growth", begin_at_zero)
 
 
 def take_the_report_of_any_member(patch: pytest.MonkeyPatch) -> None:
@@ -416,20 +416,23 @@ def take_the_report_of_any_member(patch: pytest.MonkeyPatch) -> None:
 def note_no_epoch(patch: pytest.MonkeyPatch) -> None:
     """What a node knows of its cluster is kept in memory only."""
 
-    async def remember(agent: Any, known: Known) -> None:
-        agent._known = known
+    def remember(work: Work, known: Known) -> Procedure[None]:
+        work.knows = replace(work.knows, known=known)
+        yield from ()
 
-    patch.setattr(FailoverAgent, "_write_known", remember)
+    for module in (reading, turns):
+        patch.setattr(module, "write_known", remember)
 
 
 def forget_the_newest_keys_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Found once: a node that was restarted did not know any more how new the coordinator's keys must be."""
 
-    async def write_some(agent: Any, known: Known) -> None:
-        await agent._node.write_known(replace(known, history=History(), number=0))
-        agent._known = known
+    write_known = ClusterNode.write_known
 
-    patch.setattr(FailoverAgent, "_write_known", write_some)
+    def write_some(node: ClusterNode, known: Known) -> Awaitable[None]:
+        return write_known(node, replace(known, history=History(), number=0))
+
+    patch.setattr(ClusterNode, "write_known", write_some)
 
 
 def lead_although_another_one_knows_more(patch: pytest.MonkeyPatch) -> None:
@@ -439,7 +442,7 @@ def lead_although_another_one_knows_more(patch: pytest.MonkeyPatch) -> None:
 
 def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
     """Found once: a leader asked only those that puts wait for, and if there was none, it led for ever."""
-    patch.setattr(FailoverAgent, "_asked", lambda agent, leadership: leadership.required)
+    patch.setattr(rights, "members_to_ask", lambda work, right: right.required)
 
 
 def believe_a_leader_that_lost_its_end(patch: pytest.MonkeyPatch) -> None:
@@ -462,7 +465,7 @@ def believe_the_last_stop(patch: pytest.MonkeyPatch) -> None:
 
 def forget_promises(patch: pytest.MonkeyPatch) -> None:
     """A member tries for the lead although it has promised the leader not to."""
-    patch.setattr(FailoverAgent, "_wait_seconds", lambda agent, view, me: 0.0)
+    patch.setattr(trying, "wait_seconds", lambda work, view, me: 0.0)
 
 
 def compare_with_any_node(patch: pytest.MonkeyPatch) -> None:

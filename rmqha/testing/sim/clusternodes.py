@@ -9,11 +9,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import deferLater
+from zope.interface import implementer
 
 from rmqha.failover.agent import FailoverAgent, Identity, Times
 from rmqha.failover.keys import Member
 from rmqha.failover.knownfile import note_flushed, read_known, write_known
-from rmqha.failover.member import DiskFull, Following, Known, NodeFacts, NodeFailed, Promise
+from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, NodeFailed, Promise
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave.greeting import GreetingEndpoint
@@ -45,6 +46,7 @@ class PromiseQuestion(Attempt):
         self.answer_on_way: bool | None = None
 
 
+@implementer(INode)
 class ClusterNode(SimSlave):
     """A node of a failover cluster.
 
