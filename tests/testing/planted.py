@@ -6,7 +6,7 @@ each is found; it ends with 1 if one is not. Take over what it says after a chan
 """
 
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from multiprocessing import Pool
 from pathlib import Path
@@ -23,7 +23,8 @@ from rmqha.failover.member import Known
 from rmqha.failover.step import reading, rights, trying, turns
 from rmqha.failover.step.work import Procedure, Work
 from rmqha.failover.syncset import Growth, Look, SyncSetKeeper
-from rmqha.ha.master.confirming import Confirming
+from rmqha.ha.master.insyncslaves import InSyncSlaves
+from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave import forkprobe
@@ -360,16 +361,13 @@ def note_deliveries_before_they_are_flushed(patch: pytest.MonkeyPatch) -> None:
 
 def let_consumers_read_what_one_slave_holds(patch: pytest.MonkeyPatch) -> None:
     """With readUpTo=confirmed, messages are served that only the fastest of several slaves in sync has."""
-    look: Callable[[Confirming], None] = Confirming._look
+    counting: Callable[[InSyncSlaves, int | None], Sequence[SlaveProgress] | None] = InSyncSlaves.counting
 
-    def look_at_the_fastest(confirming: Any) -> None:
-        look(confirming)
-        reached = max(map(confirming._held, confirming.in_sync), default=-1)
-        if reached > confirming.offset:
-            confirming.offset = reached
-            confirming._confirmed(reached)
+    def count_the_fastest(policy: Any, first_wait: int | None) -> Sequence[SlaveProgress] | None:
+        found = counting(policy, first_wait)
+        return found and [max(found, key=policy.copies.held)]
 
-    patch.setattr(Confirming, "_look", look_at_the_fastest)
+    patch.setattr(InSyncSlaves, "counting", count_the_fastest)
 
 
 def count_the_lease_from_the_answer(patch: pytest.MonkeyPatch) -> None:
@@ -401,16 +399,13 @@ def add_a_member_before_it_holds_everything(patch: pytest.MonkeyPatch) -> None:
 def take_the_report_of_any_member(patch: pytest.MonkeyPatch) -> None:
     """A put is complete when one member of the sync set holds it, whichever."""
 
-    def look(members: Any) -> None:
-        held = [members.held(name) for name in members.leadership.required]
-        known = [offset for offset in held if offset is not None]
-        reached = max(known, default=None) if held else members._commit_log.verified_offset
-        if reached is not None and reached > members.confirmed_offset and not members.leadership.is_ended:
-            members.confirmed_offset = reached
-            members._confirmed(reached)
-            members._waits.reached(reached)
+    def count_any(policy: Any, first_wait: int | None) -> Sequence[SlaveProgress] | None:
+        if policy.leadership.is_ended or not policy.leadership.required:
+            return None if policy.leadership.is_ended else ()
+        known = [slave for slave in policy.in_sync if policy.copies.held(slave) >= 0]
+        return [max(known, key=policy.copies.held)] if known else None
 
-    patch.setattr(SyncMembers, "_look", look)
+    patch.setattr(SyncMembers, "counting", count_any)
 
 
 def note_no_epoch(patch: pytest.MonkeyPatch) -> None:

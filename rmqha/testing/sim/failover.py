@@ -320,8 +320,8 @@ class FailoverOracle(Oracle):
 
 def _in_sync(leader: SimNode) -> set[str]:
     """The addresses of the slaves that the leader itself calls in sync."""
-    confirming = None if leader.serving is None else leader.serving.factory.confirming
-    return set() if confirming is None else {slave.identity for slave in confirming.in_sync}
+    policy = None if leader.serving is None else leader.serving.factory.read_policy
+    return set() if policy is None else {slave.identity for slave in policy.in_sync}
 
 
 def _is_kept(node: SimNode, start: int, written: bytes) -> bool:
