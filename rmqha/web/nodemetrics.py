@@ -8,8 +8,8 @@ from prometheus_client.metrics_core import Metric as Family
 
 import rmqha
 import twisted
-from rmqha.ha.slave.contact import seconds_of
 from rmqha.kit.steps import Steps
+from rmqha.kit.times import seconds_of
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.nodestate import NodeState
 from rmqha.web.catalogue import BY_NAME, OTHER
