@@ -124,13 +124,13 @@ def fact(key: str, kind: Kind, meaning: str, default: Any = None, **more: Any) -
     return field(default=default, metadata=described(Fact(key, kind, meaning, default, **more)))
 
 
-def facts_of(kind: type[Any]) -> tuple[Fact, ...]:
+def facts_of(kind: Any) -> tuple[Fact, ...]:
     """The facts of ``NodeState``, in the order of state.json."""
     return _facts_of(kind)
 
 
 @cache
-def _facts_of(kind: type[Any]) -> tuple[Fact, ...]:
+def _facts_of(kind: Any) -> tuple[Fact, ...]:
     return tuple(replace(each.metadata["fact"], name=each.name) for each in fields(kind))
 
 

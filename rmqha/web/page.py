@@ -107,7 +107,13 @@ def moment(text: str) -> str:
         return text
 
 
-WORDS = {Kind.BYTES: byte_size, Kind.SECONDS: duration, Kind.OFFSET: count, Kind.NUMBER: count, Kind.MOMENT: moment}
+WORDS: dict[Kind, Any] = {
+    Kind.BYTES: byte_size,
+    Kind.SECONDS: duration,
+    Kind.OFFSET: count,
+    Kind.NUMBER: count,
+    Kind.MOMENT: moment,
+}
 
 
 def _rows(found: Facts, of_slaves: bool) -> Iterator[tuple[str, str, str]]:
