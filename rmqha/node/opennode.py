@@ -49,6 +49,7 @@ from rmqha.settings.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import OpeningPhase
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, READERS_KEY, VERSION_KEY
@@ -413,8 +414,8 @@ class OpenNode:
 
 def _facts_of_master(started_at: float) -> dict[str, Any]:
     """The facts of a node that has no master."""
-    unknown = ("lag_bytes", "lag_seconds", "master", "last_contact", "contact_limit", "reason", "tables", "verdict")
-    return {"state": "SERVING", "since": iso_of(started_at), **dict.fromkeys(unknown)}
+    unknown = {each.name: each.default for each in facts_of(NodeState) if each.of_slaves}
+    return {"state": "SERVING", "since": iso_of(started_at), **unknown}
 
 
 def _open_files() -> int:

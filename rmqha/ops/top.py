@@ -131,26 +131,27 @@ class Top:
         except Exception as error:  # of any kind: it does not answer as it should
             self._known[address] = _Known()  # another one may answer next time
             return Row(address, known.config.get("brokerName"), problem=reason_of(error))
+        node = status.node
         now, rate = self._clock.seconds(), None
         if known.seen_at is not None and known.log_end is not None and now > known.seen_at:
-            rate = max(0, status.written - known.log_end) / (now - known.seen_at)
-        self._known[address] = _Known(config, now, status.written)
+            rate = max(0, node.offsets.written - known.log_end) / (now - known.seen_at)
+        self._known[address] = _Known(config, now, node.offsets.written)
         return Row(
             address,
             config.get("brokerName"),
-            status.role,
-            status.state,
-            status.min_offset,
-            status.written,
-            status.confirmed,
-            status.lag_bytes,
-            status.lag_seconds,
+            node.role,
+            node.state,
+            node.offsets.min,
+            node.offsets.written,
+            node.offsets.confirmed if status.is_ours else None,
+            node.lag_bytes,
+            node.lag_seconds,
             rate,
             _newest(info.get("putTps", "")),
             _newest(info.get("getTransferedTps", "")),
             read_float(info.get("commitLogDiskRatio", "")),
-            None if status.verified is None else len(status.peers),
-            status.reason if status.role == BrokerRole.SLAVE.value and status.lag_bytes is None else None,
+            len(node.peers) if status.is_ours else None,
+            node.reason if node.role == BrokerRole.SLAVE.value and node.lag_bytes is None else None,
         )
 
 

@@ -72,12 +72,10 @@ def replica(facts: NodeFacts, query: Query) -> Verdict:
     if state.state not in COPYING:
         return False, f"the slave is {state.state}{f': {state.reason}' if state.reason else ''}"
     if limit is not None:
-        lag = state.lag_bytes if limit.most_bytes is not None else state.lag_seconds
-        most = limit.most_bytes if limit.most_bytes is not None else limit.most_seconds
-        unit = "bytes" if limit.most_bytes is not None else "s"
+        lag, most, unit = limit.measure(state)
         if lag is None:
             return False, "the slave's lag is not known"
-        if most is not None and lag > most:
+        if lag > most:
             return False, f"the slave's lag is {lag:g} {unit}, more than {most:g}"
     return True, f"the slave is {state.state}"
 

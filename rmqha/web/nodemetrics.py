@@ -8,9 +8,9 @@ from prometheus_client.metrics_core import Metric as Family
 
 import rmqha
 import twisted
-from rmqha.ha.slave.contact import seconds_of
 from rmqha.kit.steps import Steps
 from rmqha.settings.settings import BrokerRole
+from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import NodeState
 from rmqha.web.catalogue import BY_NAME, OTHER
 from rmqha.web.exposition import Common, CounterPlaces, Format, ManySeries, capped, exposing, label
@@ -74,16 +74,13 @@ class NodeMetrics:
 
     def _of_log(self, common: Common, live: LiveNode, state: NodeState) -> Families:
         offsets = state.offsets
-        yield common.value("rmqha_epoch", state.epoch)
+        for each in facts_of(type(state)):
+            if each.metric:
+                yield common.value(each.metric, each.number(state))
         kinds = ("min", "confirmed", "flushed", "verified", "written")
         yield common.family("rmqha_log_offset_bytes", {(kind,): getattr(offsets, kind) for kind in kinds})
         yield common.value("rocketmq_storage_flush_behind_bytes", max(0, offsets.written - offsets.flushed))
         yield common.value("rocketmq_storage_dispatch_behind_bytes", max(0, live.store.derived.dispatcher.behind_bytes))
-        yield common.value("rmqha_lag_bytes", state.lag_bytes)
-        yield common.value("rmqha_lag_seconds", state.lag_seconds)
-        yield common.value("rmqha_master_last_seen_timestamp_seconds", seconds_of(state.last_contact))
-        tables = None if state.tables is None else state.tables.get("inSync")
-        yield common.value("rmqha_tables_in_sync", None if tables is None else float(bool(tables)))
         refusals = {} if live.slave is None else {(reason,): count for reason, count in live.slave.refusals.items()}
         yield common.family("rmqha_records_refused_total", refusals)
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,6 +21,8 @@ import rmqha
 from rmqha.ha.slave.contact import iso_of
 from rmqha.kit.printing import printable
 from rmqha.kit.steps import Steps
+from rmqha.store.nodefacts import Kind, facts_of
+from rmqha.store.nodestate import NodeState
 from rmqha.web.nodefacts import (
     LiveNode,
     NodeFacts,
@@ -45,6 +47,8 @@ BAD = frozenset({"GAP", "AHEAD", "DIVERGED", "REPAIRING", "STALLED"})
 """All other states are on the way to a good one."""
 KINDS = ("min", "confirmed", "flushed", "verified", "written")
 
+UNKNOWN = "unknown"
+
 Facts = dict[str, Any]
 
 
@@ -68,14 +72,14 @@ def name(text: str) -> str:
 def count(number: float | None) -> str:
     """A number with its thousands apart."""
     if number is None:
-        return "unknown"
+        return UNKNOWN
     return f"{number:,.0f}" if abs(number) >= 10 or number == int(number) else f"{number:.2f}"
 
 
 def byte_size(number: float | None) -> str:
     """Bytes in the largest unit that gives at least 1."""
     if number is None:
-        return "unknown"
+        return UNKNOWN
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
     at = 0
     while abs(number) >= 1024 and at < len(units) - 1:
@@ -86,7 +90,7 @@ def byte_size(number: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """Seconds as people say them."""
     if seconds is None:
-        return "unknown"
+        return UNKNOWN
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 120:
@@ -101,6 +105,23 @@ def moment(text: str) -> str:
         return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     except ValueError:
         return text
+
+
+WORDS: dict[Kind, Any] = {
+    Kind.BYTES: byte_size,
+    Kind.SECONDS: duration,
+    Kind.OFFSET: count,
+    Kind.NUMBER: count,
+    Kind.MOMENT: moment,
+}
+
+
+def _rows(found: Facts, of_slaves: bool) -> Iterator[tuple[str, str, str]]:
+    """The rows of the node's facts that have no place of their own: label, words, and the metric's name."""
+    for each in facts_of(NodeState):
+        if each.label and each.of_slaves == of_slaves:
+            value = found[each.key]
+            yield each.label, UNKNOWN if value is None else WORDS.get(each.kind, str)(value), each.metric
 
 
 def environment() -> Environment:
@@ -181,6 +202,8 @@ class StatusPage(FactsPage):
             "s": found,
             "grade": grade,
             "refresh": refresh,
+            "copy_rows": list(_rows(found, of_slaves=True)),
+            "work_rows": [row for row in _rows(found, of_slaves=False) if row[1] != UNKNOWN],
             "plot": {"width": WIDTH, "height": HEIGHT},
             "rates": path_of(rates, max(rates, default=0.0)),
             "most_rate": max(rates, default=0.0),
@@ -295,10 +318,22 @@ def _top_groups(lags: dict[tuple[str, str], int]) -> list[Facts]:
 
 def _no_facts() -> Facts:
     """What a node shows before its store is open."""
+    of_node = {
+        each.key: each.kind.as_json(each.default) for each in facts_of(NodeState) if each.kind is not Kind.NUMBERS
+    }
     unknown = (
-        *("storeId", "epoch", "epochStart", "offsets", "lagBytes", "lagSeconds", "master", "lastContact", "since"),
-        *("contactLimitSeconds", "reason", "tables", "verdict", "rates", "inSyncSlavesNeeded", "takesPuts", "topics"),
-        *("certificateExpires", "flushBehindBytes", "dispatchBehindBytes", "historySeconds", "progress", "failover"),
+        *(
+            "offsets",
+            "storeId",
+            "epoch",
+            "epochStart",
+            "rates",
+            "inSyncSlavesNeeded",
+            "takesPuts",
+            "topics",
+            "certificateExpires",
+        ),
+        *("flushBehindBytes", "dispatchBehindBytes", "historySeconds", "progress"),
     )
     texts = ("role", "state", "phase", "name", "cluster", "store", "version", "time")
     empty: Facts = {
@@ -308,7 +343,6 @@ def _no_facts() -> Facts:
         "slots": [],
         "slotsCount": 0,
         "groups": [],
-        "warnings": [],
         "log": [],
         "history": [],
         "puts": {},
@@ -317,4 +351,5 @@ def _no_facts() -> Facts:
         "uptimeSeconds": 0.0,
         "disk": {"usedRatio": None, "freeBytes": None, "totalBytes": None, "problem": None},
     }
-    return {**dict.fromkeys(unknown), **dict.fromkeys(texts, ""), **empty}
+    of_node.pop("peers")
+    return {**of_node, **dict.fromkeys(unknown), **dict.fromkeys(texts, ""), **empty}

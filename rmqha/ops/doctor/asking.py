@@ -1,8 +1,7 @@
 """Asks brokers and name servers about themselves, all at once. Only questions are sent, and each has a time limit."""
 
-import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +12,9 @@ from twisted.internet.protocol import Protocol
 
 from rmqha.kit.connecting import connect_protocol, reason_of
 from rmqha.ops.doctor.facts import Facts, Host, Judgement, NameServer, Store, clock_ahead
-from rmqha.ops.status import Status, judge
+from rmqha.ops.status import status_in
 from rmqha.remoting.asking import log_range, read_config, read_runtime_info
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol, call_once
-from rmqha.store.nodestate import NodeState
+from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingProtocol, call_once
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, read_brokers
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
@@ -103,12 +101,13 @@ class Asking:
             answered_at = self._now()
         finally:
             protocol.hang_up()
+        is_ours = NODE_STATE_KEY in info
         return Host(
             name,
             config=config,
             info=info,
-            is_ours=NODE_STATE_KEY in info,
-            judgement=_judgement(info, answered_at),
+            is_ours=is_ours,
+            judgement=Judgement.of(status_in(info, {}), answered_at) if is_ours else None,
             log_end=log_range(info)[1],
             round_trip=min(times),
             clock_ahead=clock_ahead(info, asked_at, answered_at),
@@ -140,18 +139,6 @@ class Asking:
 
 class _Silent(Protocol):
     """Sends nothing, and ignores what it receives."""
-
-
-def _judgement(info: Mapping[str, str], now: float) -> Judgement | None:
-    """How our node judges itself. None for a Java broker. Raises RemotingError."""
-    if NODE_STATE_KEY not in info:
-        return None
-    try:
-        status = Status.of_node(NodeState.from_json(info[NODE_STATE_KEY]), running=True)
-    except ValueError as error:
-        raise RemotingError(f"the node's state is not readable: {error}") from error
-    code, reason = judge(replace(status, contact_limit=math.inf), now=now)
-    return Judgement(status.state, code, reason, status.warnings)
 
 
 def _named_servers(nodes: Iterable[Host] | Iterable[Store]) -> list[str]:

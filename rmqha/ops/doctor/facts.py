@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.ops.status import NodeStatus, judge
 from rmqha.settings.settings import BrokerRole
 
 NO_TEXTS: Mapping[str, str] = {}
@@ -23,6 +24,12 @@ class Judgement:
     code: ExitCode
     reason: str
     warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, status: NodeStatus, now: float) -> "Judgement":
+        """The judgement at ``now``, in seconds since 1970."""
+        code, reason = judge(status, now=now)
+        return cls(status.node.state, code, reason, status.node.warnings)
 
 
 @dataclass(frozen=True, slots=True)
