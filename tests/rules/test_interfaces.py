@@ -35,7 +35,6 @@ MAY_TAKE_MORE = {"rmqha/wire/record.py: pack_record", "rmqha/store/put.py: _enco
 NOT_YET_FEW_ARGUMENTS = {
     "rmqha/cli/brokers.py: make_client",
     "rmqha/cli/coordinator.py: run",
-    "rmqha/cli/replay.py: run_replay",
     "rmqha/ha/slave/forkprobe.py: find_fork_with_master",
     "rmqha/node/opennode.py: OpenNode._listen",
     "rmqha/node/replicating.py: reopen_as_master",
