@@ -4,7 +4,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
@@ -20,7 +19,6 @@ from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.interrupts import pieces_of
 from rmqha.store.offline.commands import Trouble, say
-from rmqha.wire.delay import DEFAULT_DELAY_LEVELS
 from rmqha.wire.record import Record
 
 PIECE_BYTES = 1 << 16
@@ -70,11 +68,11 @@ def put(
                 ExitCode.USAGE, "with --dump, the file says what is sent: give no TOPIC, BODY, tags, keys or count"
             )
         with _dump(dumped) as file:
-            from rmqha.cli.replay import Sending, run_replay, stored_lines
+            from rmqha.cli.replay import Lines, Sending, run_replay
             from rmqha.client.replay import Wanted
 
             sending = Sending(delayed="level", group=group)
-            run_replay(partial(stored_lines, file), str(dumped), Wanted(), sending, DEFAULT_DELAY_LEVELS, way, as_json)
+            run_replay(Lines(str(dumped), file), Wanted(), sending, way, as_json)
         return
     if topic is None:
         raise Trouble(ExitCode.USAGE, "give a TOPIC, or --dump FILE")
