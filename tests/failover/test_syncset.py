@@ -43,6 +43,7 @@ class SyncSetTest(SynchronousTestCase):
 
     def settled(self, written: SyncSet) -> None:
         self.use(self.keeper.settled(written))
+
     def begin(self) -> None:
         settings = make_settings({})
         self.members = SyncMembers(Copies(self.log, 0), settings, self.leadership)
