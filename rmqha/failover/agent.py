@@ -19,21 +19,18 @@ from twisted.python.failure import Failure
 
 from rmqha.coordination.interface import Change, CoordinatorError, ICoordinator
 from rmqha.failover.keys import InvalidKey, Member
-from rmqha.failover.member import DiskFull, INode, Known, NodeFailed, Promise
+from rmqha.failover.member import DiskFull, Identity, INode, Known, NodeFailed, Promise
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step import actions, events
 from rmqha.failover.step.actions import Action, Call, Request
 from rmqha.failover.step.events import AgentEvent, Answered, Fault, Seen, SeenMember, SeenMembers, Timer
-from rmqha.failover.step.knowledge import Identity
 from rmqha.failover.step.step import first_state, step
-from rmqha.failover.syncset import SyncSetKeeper
+from rmqha.failover.step.syncset import SyncSetKeeper
 from rmqha.failover.view import ClusterView
 from rmqha.failover.watching import KeyWatch
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.kit.events import Event
-
-__all__ = ["FailoverAgent", "Identity", "Times"]
 
 
 @dataclass(frozen=True, slots=True)

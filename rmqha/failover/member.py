@@ -6,7 +6,7 @@ from typing import Self
 
 from zope.interface import Attribute, Interface
 
-from rmqha.failover.keys import History, Member
+from rmqha.failover.keys import History, Member, prefix_of
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.wire.transfer import Hello
@@ -18,6 +18,25 @@ class NodeFailed(Exception):
 
 class DiskFull(Exception):
     """The disk has no room for what the node should write. Nothing was changed, and the node can try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a node is in its cluster. ``is_founder``: it may be the first leader of a cluster that never had one."""
+
+    cluster: str
+    broker: str
+    name: str
+    session: bytes
+    is_founder: bool = False
+    priority: int = 100
+    no_failover: bool = False
+    version: str = ""
+
+    @property
+    def prefix(self) -> str:
+        """Where the keys of its cluster begin."""
+        return prefix_of(self.cluster, self.broker)
 
 
 @dataclass(frozen=True, slots=True)

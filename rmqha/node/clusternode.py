@@ -23,11 +23,11 @@ from zope.interface import implementer
 from rmqha import __version__
 from rmqha.broker.service import FIRST_SLAVE_ID
 from rmqha.coordination.interface import ICoordinator
-from rmqha.failover.agent import FailoverAgent, Identity, Times
+from rmqha.failover.agent import FailoverAgent, Times
 from rmqha.failover.facts import facts_of
 from rmqha.failover.keys import Member
 from rmqha.failover.knownfile import note_flushed, read_known, write_known
-from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, NodeFailed, Promise
+from rmqha.failover.member import DiskFull, Following, Identity, INode, Known, NodeFacts, NodeFailed, Promise
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave.greeting import GreetingEndpoint

@@ -21,9 +21,9 @@ from rmqha.coordination.interface import (
     Snapshot,
     TransactionResult,
 )
-from rmqha.failover.agent import FailoverAgent, Identity, Times
+from rmqha.failover.agent import FailoverAgent, Times
 from rmqha.failover.keys import MEMBERS, InvalidKey, Member, prefix_of
-from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, Promise
+from rmqha.failover.member import DiskFull, Following, Identity, INode, Known, NodeFacts, Promise
 from rmqha.failover.step.telling import MAX_TRIES
 from rmqha.failover.view import MAX_KEYS, ClusterView
 from rmqha.ha.master.leadership import Leadership

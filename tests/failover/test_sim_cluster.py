@@ -13,8 +13,8 @@ from rmqha.failover.keys import CONFIG, FORGOTTEN, Cause, ClusterConfig, Forgott
 from rmqha.failover.member import DiskFull, Known
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step import reading, trying
+from rmqha.failover.step.syncset import SyncSetKeeper
 from rmqha.failover.step.work import Procedure, Work
-from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.leadership import Leadership
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.cluster import PREFIX, Ambush, Cluster

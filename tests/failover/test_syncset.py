@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.failover.agent import seen_members
 from rmqha.failover.keys import ClusterConfig, Mode, SyncSet
-from rmqha.failover.syncset import Look, SyncSetKeeper
+from rmqha.failover.step.syncset import Look, SyncSetKeeper
 from rmqha.ha.master.followers import Copies, Followers
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.progress import SlaveProgress

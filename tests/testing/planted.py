@@ -17,12 +17,12 @@ import pytest
 from twisted.logger import globalLogBeginner
 
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.failover import eligible, syncset
+from rmqha.failover import eligible
 from rmqha.failover.keys import History, Member
 from rmqha.failover.member import Known
-from rmqha.failover.step import reading, rights, trying, turns
+from rmqha.failover.step import reading, rights, syncset, trying, turns
+from rmqha.failover.step.syncset import Growth, Look, SyncSetKeeper
 from rmqha.failover.step.work import Procedure, Work
-from rmqha.failover.syncset import Growth, Look, SyncSetKeeper
 from rmqha.ha.master.insyncslaves import InSyncSlaves
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterProtocol

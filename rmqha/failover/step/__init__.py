@@ -6,6 +6,7 @@ In reading order:
 
 - ``events``: what happens, and what the member sees at that moment.
 - ``actions``: what is to be done.
+- ``syncset``: which members puts wait for: how one is added, and how one is left out.
 - ``knowledge``: what the member knows.
 - ``work``: one event at work; a procedure that goes on with each answer; the answers of calls.
 - ``rights``: the state, the lease and the right to lead.

@@ -1,12 +1,11 @@
 """A node that does not lead follows the leader that the keys name, and promises it not to try for the lead."""
 
-from dataclasses import replace
-
 from rmqha.failover.keys import Leader, Order, Request
 from rmqha.failover.member import DiskFull, Following, Promise
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import AnswerPromise, CheckRoom, Follow, Reinit
 from rmqha.failover.step.events import Done
+from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.obeying import answer
 from rmqha.failover.step.reading import note, note_log, older
 from rmqha.failover.step.rights import give_reason, move, wake
@@ -27,7 +26,7 @@ def follow(work: Work, view: ClusterView) -> Procedure[None]:
         move(work, FailoverState.FOLLOWER)
     order = view.request
     is_to_copy = order is not None and order.order == Order.REINIT.value and order.to == work.knows.me.name
-    work.knows = replace(work.knows, is_to_copy_anew=is_to_copy)
+    work.knows = changed(work.knows, is_to_copy_anew=is_to_copy)
     me = yield from register(work, view)
     knows = work.knows
     if view.leader is not None:
@@ -35,7 +34,7 @@ def follow(work: Work, view: ClusterView) -> Procedure[None]:
     elif not knows.follows_nobody and knows.state is FailoverState.FOLLOWER and knows.following is None:
         number = yield from broker_id(work, view)
         yield from ask(Follow(None, number), Done)
-        work.knows = replace(work.knows, follows_nobody=True)
+        work.knows = changed(work.knows, follows_nobody=True)
     elif may_try(work, view, me):
         yield from try_for_lead(work, view)
 
@@ -71,13 +70,13 @@ def _begin_to_follow(work: Work, view: ClusterView, following: Following, stamp:
     if work.knows.known.log_of != stamp:
         yield from note_log(work, "")  # what comes from now on is of another log than what is there
     move(work, FailoverState.FOLLOWER)
-    work.knows = replace(work.knows, following=following, let_first_until=None)
+    work.knows = changed(work.knows, following=following, let_first_until=None)
     try:
         yield from ask(Follow(following, number), Done)
     except DiskFull:
-        work.knows = replace(work.knows, following=None)  # the next step tries again
+        work.knows = changed(work.knows, following=None)  # the next step tries again
         raise
-    work.knows = replace(work.knows, follows_nobody=False)
+    work.knows = changed(work.knows, follows_nobody=False)
 
 
 def _is_proved(work: Work) -> bool:
@@ -97,7 +96,7 @@ def _reinit(work: Work, view: ClusterView, order: Request) -> Procedure[None]:
         return
     yield from ask(CheckRoom(), Done)
     yield from answer(work, view, order, True, f"{me} sets its log aside, and copies that of the leader")
-    work.knows = replace(work.knows, following=None)
+    work.knows = changed(work.knows, following=None)
     yield from ask(Reinit(), Done)
     wake(work)
 
@@ -106,11 +105,11 @@ def become_follower(work: Work, view: ClusterView) -> Procedure[None]:
     """After the lead was lost: the store is a slave's again. Raises CoordinatorError, DiskFull, NodeFailed."""
     if view.leader is not None and view.leader.session == work.knows.me.session.hex():
         yield from remove_own_leader_key(work, view)
-    work.knows = replace(work.knows, sync=None)
+    work.knows = changed(work.knows, sync=None)
     if work.knows.is_led:
         number = yield from broker_id(work, view)
         yield from ask(Follow(None, number), Done)
-    work.knows = replace(work.knows, is_led=False, following=None, follows_nobody=True)
+    work.knows = changed(work.knows, is_led=False, following=None, follows_nobody=True)
     move(work, FailoverState.FOLLOWER)
     wake(work)
 
@@ -120,7 +119,7 @@ def promise(work: Work, asked: Promise) -> None:
     is_given = _is_to_promise(work, asked)
     if is_given:
         until = max(work.knows.promised_until, work.now + asked.seconds)
-        work.knows = replace(work.knows, promised_until=until)
+        work.knows = changed(work.knows, promised_until=until)
     work.do(AnswerPromise(is_given))
 
 

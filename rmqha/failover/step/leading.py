@@ -1,17 +1,16 @@
 """A step of the leader: it keeps its keys as it wrote them, and looks who holds every message."""
 
-from dataclasses import replace
-
 from rmqha.coordination.interface import Put
 from rmqha.failover.keys import CONFIG, EPOCH, LEADER, STATUS, SYNC, Leader, Status, SyncSet, encode
 from rmqha.failover.step.actions import RequireMembers, TellSessions, Wait
 from rmqha.failover.step.events import Done
+from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.obeying import make_room, obey
 from rmqha.failover.step.reading import note_own, read
 from rmqha.failover.step.rights import LEASE_OVER, end_right, grant, is_held, keep_sync_set, wake
+from rmqha.failover.step.syncset import Look, SyncSetKeeper
 from rmqha.failover.step.telling import register
 from rmqha.failover.step.work import Procedure, Work, ask, transact
-from rmqha.failover.syncset import Look, SyncSetKeeper
 from rmqha.failover.view import ClusterView
 from rmqha.kit.events import Event
 
@@ -86,7 +85,7 @@ def _settle(work: Work, keeper: SyncSetKeeper, view: ClusterView) -> Procedure[N
 
 def _write_sync(work: Work, view: ClusterView, new: SyncSet) -> Procedure[None]:
     """Write ``sync``, if we lead and it is as in ``view``. Raises CoordinatorError: then the outcome is unknown."""
-    work.knows = replace(work.knows, next_read=0.0)  # whatever becomes of it, the next step reads all keys
+    work.knows = changed(work.knows, next_read=0.0)  # whatever becomes of it, the next step reads all keys
     compares = [work.still_ours(), view.unchanged(SYNC)]
     if (yield from transact("write sync", compares, [Put(work.key(SYNC), encode(new))])):
         yield from note_own(work, new.epoch, new)
@@ -139,7 +138,7 @@ def _write_again(work: Work, view: ClusterView) -> Procedure[None]:
         again = yield from read(work)
         held = again.held(LEADER)
         if again.leader == leader and again.sync == sync and held is not None:
-            work.knows = replace(work.knows, created=held.create_revision)
+            work.knows = changed(work.knows, created=held.create_revision)
             _settled(work, sync)
     wake(work)
 

@@ -11,8 +11,8 @@ from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import AskPromises, HoldPuts, Poll
 from rmqha.failover.step.events import Done, PromisesAnswered
 from rmqha.failover.step.rights import end_right, is_held, wake
+from rmqha.failover.step.syncset import SyncSetKeeper
 from rmqha.failover.step.work import Procedure, Work, ask, transact
-from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.failover.view import ClusterView
 
 HAND_OVER_SECONDS = 2.0

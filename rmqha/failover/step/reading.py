@@ -8,6 +8,7 @@ from rmqha.failover.member import Known
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import ReadKeys, WriteKnown
 from rmqha.failover.step.events import Done, KeysRead
+from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.work import Procedure, Work, ask
 from rmqha.failover.view import ClusterView
 
@@ -20,7 +21,7 @@ def read(work: Work) -> Procedure[ClusterView]:
         view = replace(view, config=decode(ClusterConfig, CONFIG, kept.encode()))
     trust = work.knows.trust.look(view, cluster_id)
     since = work.now if work.knows.leaderless_since is None else work.knows.leaderless_since
-    work.knows = replace(
+    work.knows = changed(
         work.knows,
         view=view,
         config=view.config,
@@ -61,7 +62,7 @@ def write_known(work: Work, known: Known) -> Procedure[None]:
     """Note it durably. It counts as known only then. Raises DiskFull, NodeFailed."""
     if known != work.knows.known:
         yield from ask(WriteKnown(known), Done)
-        work.knows = replace(work.knows, known=known)
+        work.knows = changed(work.knows, known=known)
 
 
 def note(work: Work, epoch: int, leader: str) -> Procedure[None]:

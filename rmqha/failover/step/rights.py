@@ -19,9 +19,9 @@ from rmqha.failover.step.actions import (
     StopAsking,
 )
 from rmqha.failover.step.events import LeaseGranted, LeaseRenewed, PromisesAnswered, Timer
-from rmqha.failover.step.knowledge import Right
+from rmqha.failover.step.knowledge import Right, changed
+from rmqha.failover.step.syncset import SyncSetKeeper
 from rmqha.failover.step.work import Procedure, Work, ask
-from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.kit.events import Event
 
 LEASE_OVER = "the lease has ended, and not all other members have promised to wait"
@@ -29,12 +29,12 @@ LEASE_OVER = "the lease has ended, and not all other members have promised to wa
 
 def wake(work: Work) -> None:
     """Take the next step now, and read all keys for it."""
-    work.knows = replace(work.knows, is_woken=True)
+    work.knows = changed(work.knows, is_woken=True)
 
 
 def give_reason(work: Work, reason: str) -> None:
     """Why the node does not lead, or what it waits for."""
-    work.knows = replace(work.knows, reason=reason)
+    work.knows = changed(work.knows, reason=reason)
 
 
 def move(work: Work, new: FailoverState) -> None:
@@ -43,7 +43,7 @@ def move(work: Work, new: FailoverState) -> None:
     if new is not old:
         assert new in FAILOVER_MOVES[old], f"{old} to {new}"
         work.log(Event.FAILOVER_STATE, "failover: {old} to {new}", old=old.name, new=new.name)
-        work.knows = replace(work.knows, state=new)
+        work.knows = changed(work.knows, state=new)
 
 
 # The right to lead
@@ -51,7 +51,7 @@ def move(work: Work, new: FailoverState) -> None:
 
 def begin_right(work: Work, epoch: int, until: float, required: frozenset[str]) -> None:
     """A right to lead, until a moment of ``now``."""
-    work.knows = replace(work.knows, right=Right(epoch, until, required))
+    work.knows = changed(work.knows, right=Right(epoch, until, required))
     work.do(BeginLeadership(epoch, until, required))
     _expire_later(work)
 
@@ -69,7 +69,7 @@ def keep_sync_set(work: Work, keeper: SyncSetKeeper) -> None:
     if keeper.required != right.required:
         right = replace(right, required=keeper.required)
         work.do(RequireMembers(keeper.required))
-    work.knows = replace(work.knows, sync=keeper, right=right)
+    work.knows = changed(work.knows, sync=keeper, right=right)
 
 
 def end_right(work: Work, reason: str) -> None:
@@ -78,7 +78,7 @@ def end_right(work: Work, reason: str) -> None:
     work.do(CancelTimer(Timer.EXPIRY))
     if right is None or right.is_ended:
         return
-    work.knows = replace(work.knows, right=replace(right, is_ended=True), reason=reason)
+    work.knows = changed(work.knows, right=replace(right, is_ended=True), reason=reason)
     work.do(EndLeadership())
     work.log(Event.FAILOVER_FENCED, "this node does not lead any more: {reason}", reason=reason)
     move(work, FailoverState.FENCED)
@@ -109,7 +109,7 @@ def grant(work: Work) -> Procedure[int]:
     if work.knows.lease.id is None:
         sent, ttl = work.now, work.knows.config.ttl
         answer = yield from ask(GrantLease(ttl), LeaseGranted)
-        work.knows = replace(work.knows, lease=replace(work.knows.lease, id=answer.lease, ttl=ttl))
+        work.knows = changed(work.knows, lease=replace(work.knows.lease, id=answer.lease, ttl=ttl))
         renewed(work, sent)
         renew_later(work)
     lease = work.knows.lease.id
@@ -132,12 +132,12 @@ def _keep_alive(work: Work, lease: int) -> Procedure[None]:
         answer = yield from ask(RenewLease(lease), LeaseRenewed)
     except LeaseGone:
         if lease == work.knows.lease.id:
-            work.knows = replace(work.knows, lease=replace(work.knows.lease, id=None))
+            work.knows = changed(work.knows, lease=replace(work.knows.lease, id=None))
             wake(work)
         raise
     if lease == work.knows.lease.id:
         ttl = min(work.knows.lease.ttl, answer.ttl)
-        work.knows = replace(work.knows, lease=replace(work.knows.lease, ttl=ttl))
+        work.knows = changed(work.knows, lease=replace(work.knows.lease, ttl=ttl))
         renewed(work, sent)
 
 
@@ -145,7 +145,7 @@ def renew_later(work: Work) -> None:
     """The next renewal comes after ``renew`` seconds."""
     lease = work.knows.lease
     if not lease.is_timed and not lease.is_stopped:
-        work.knows = replace(work.knows, lease=replace(lease, is_timed=True))
+        work.knows = changed(work.knows, lease=replace(lease, is_timed=True))
         work.do(SetTimer(Timer.RENEWAL, work.knows.config.renew))
 
 
@@ -173,13 +173,13 @@ def extend(work: Work, until: float) -> None:
     """The right to lead lasts at least until then."""
     right = work.knows.right
     if right is not None:
-        work.knows = replace(work.knows, right=replace(right, until=max(right.until, until)))
+        work.knows = changed(work.knows, right=replace(right, until=max(right.until, until)))
         work.do(ExtendLeadership(until))
 
 
 def stop_asking(work: Work) -> None:
     """Nothing is renewed any more, and nobody waits for an answer or a change of the keys."""
-    work.knows = replace(work.knows, lease=replace(work.knows.lease, is_stopped=True, is_timed=False))
+    work.knows = changed(work.knows, lease=replace(work.knows.lease, is_stopped=True, is_timed=False))
     work.do(CancelTimer(Timer.RENEWAL))
     work.do(StopAsking())
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from rmqha.failover.keys import MEMBERS, STATUS
+from rmqha.failover.member import Identity
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import Action, Call, CancelTimer, CloseCoordinator, Left, Poll, Request, SetTimer
 from rmqha.failover.step.events import (
@@ -19,7 +20,7 @@ from rmqha.failover.step.events import (
     TimerFired,
 )
 from rmqha.failover.step.following import promise
-from rmqha.failover.step.knowledge import Identity, Knowledge
+from rmqha.failover.step.knowledge import Knowledge, changed
 from rmqha.failover.step.rights import end_right, look_at_right, renew_once, stop_asking, wake
 from rmqha.failover.step.turns import begin, leave, stop, turn
 from rmqha.failover.step.work import Input, Procedure, Script, Work, play
@@ -36,7 +37,7 @@ class Phase(Enum):
     OVER = "it takes no more steps"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AgentState:
     """What a member knows, and how far it is with what it does."""
 
@@ -103,10 +104,10 @@ class _Stepper:
 
     def _did(self, work: Work) -> None:
         """Take over what is known now, and what is to be done."""
-        self.state = replace(self.state, knows=work.knows)
+        self.state = changed(self.state, knows=work.knows)
         self.actions += work.actions
         if work.knows.lease.is_stopped:
-            self.state = replace(self.state, renewal=None)
+            self.state = changed(self.state, renewal=None)
 
     # Procedures
 
@@ -116,7 +117,7 @@ class _Stepper:
             phase = Phase.STOPPING
         else:
             phase = Phase.STEPPING if self.state.has_begun else Phase.BEGINNING
-        self.state = replace(self.state, phase=phase, script=None)
+        self.state = changed(self.state, phase=phase, script=None)
         self._go_on(None, (Input(self.state.knows, self._event),))
 
     def _go_on(self, before: Script | None, inputs: tuple[Input, ...]) -> None:
@@ -125,9 +126,9 @@ class _Stepper:
         self._did(work)
         if isinstance(outcome, Request):
             script = self._call(outcome, before, inputs)
-            self.state = replace(self.state, script=script)
+            self.state = changed(self.state, script=script)
         else:
-            self.state = replace(self.state, script=None)
+            self.state = changed(self.state, script=None)
             self._ended(outcome)
 
     def _procedure(self, work: Work) -> Procedure[float | None]:
@@ -140,7 +141,7 @@ class _Stepper:
         if before is not None and isinstance(request, Poll) and request == before.request:
             inputs = before.inputs  # the next look needs nothing of this one
         number = self.state.calls + 1
-        self.state = replace(self.state, calls=number)
+        self.state = changed(self.state, calls=number)
         self.actions.append(Call(number, request))
         return Script(number, request, inputs)
 
@@ -148,15 +149,15 @@ class _Stepper:
         """A procedure has ended. The next step comes in so many seconds; None: there is none."""
         phase, knows = self.state.phase, self.state.knows
         if phase is Phase.BEGINNING and seconds == 0.0:
-            self.state = replace(self.state, has_begun=True)
+            self.state = changed(self.state, has_begun=True)
         if phase is not Phase.STOPPING and knows.is_stopping:
             self._next_step()
         elif seconds is None:
-            self.state = replace(self.state, phase=Phase.OVER)
+            self.state = changed(self.state, phase=Phase.OVER)
         elif seconds == 0.0 or knows.is_woken:
             self._next_step()
         else:
-            self.state = replace(self.state, phase=Phase.ASLEEP)
+            self.state = changed(self.state, phase=Phase.ASLEEP)
             self.actions.append(SetTimer(Timer.SLEEP, seconds))
 
     def _answered(self, event: Answered) -> None:
@@ -171,7 +172,7 @@ class _Stepper:
         request = play(work, renew_once(work), inputs[1:])
         self._did(work)
         renewal = self._call(request, None, inputs) if isinstance(request, Request) else None
-        self.state = replace(self.state, renewal=renewal)
+        self.state = changed(self.state, renewal=renewal)
 
     # Other events
 
@@ -187,7 +188,7 @@ class _Stepper:
             self._did(work)
         elif timer is Timer.RENEWAL and work.knows.lease.is_timed:
             lease = replace(work.knows.lease, is_timed=False)
-            work.knows = replace(work.knows, lease=lease)
+            work.knows = changed(work.knows, lease=lease)
             self._did(work)
             if lease.id is not None and self.state.renewal is None:
                 self._renew((Input(work.knows, self._event),))
@@ -206,7 +207,7 @@ class _Stepper:
             if knows.state is FailoverState.STOPPED and self.state.phase is Phase.OVER:
                 self.actions.append(Left())
             return
-        self.state = replace(self.state, knows=replace(knows, is_stopping=True))
+        self.state = changed(self.state, knows=changed(knows, is_stopping=True))
         if self.state.phase in (Phase.NEW, Phase.OVER):
             self._next_step()
 
@@ -217,7 +218,7 @@ class _Stepper:
         leave(work)
         self._did(work)
         self._call(CloseCoordinator(), None, ())
-        self.state = replace(self.state, phase=Phase.OVER, script=None)
+        self.state = changed(self.state, phase=Phase.OVER, script=None)
 
     def _end_by_bug(self) -> None:
         """A node without its agent would keep the lead, or never take it: the process is to end."""
@@ -225,6 +226,6 @@ class _Stepper:
         end_right(work, "a bug: see the log")
         stop_asking(work)
         self._did(work)
-        self.state = replace(self.state, phase=Phase.OVER, script=None)
+        self.state = changed(self.state, phase=Phase.OVER, script=None)
         if work.knows.is_stopping:
             self.actions.append(Left())

@@ -5,6 +5,7 @@ from dataclasses import replace
 from rmqha.coordination.interface import CoordinatorRefused, CoordinatorUnavailable, Delete, Put
 from rmqha.failover.keys import FORGOTTEN, IDS, LEADER, MEMBERS, BrokerIds, Forgotten, InvalidKey, Member, encode
 from rmqha.failover.states import FailoverState
+from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.reading import is_in_doubt, read
 from rmqha.failover.step.rights import grant, wake
 from rmqha.failover.step.work import Procedure, Work, transact
@@ -78,7 +79,7 @@ def register(work: Work, view: ClusterView) -> Procedure[Member]:
             writes.append(Put(work.key(FORGOTTEN), encode(Forgotten(names))))
         if not (yield from transact("register", compares, writes)):
             raise CoordinatorUnavailable("another key has just changed")
-        work.knows = replace(work.knows, registered=member, next_telling=work.now + work.knows.config.renew)
+        work.knows = changed(work.knows, registered=member, next_telling=work.now + work.knows.config.renew)
     return member
 
 

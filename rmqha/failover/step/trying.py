@@ -29,6 +29,7 @@ from rmqha.failover.member import DiskFull, NodeFailed
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import CheckRoom, Lead, SetTimer, StopFollowing
 from rmqha.failover.step.events import Done, FollowingStopped, Timer
+from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.leading import tell_sessions
 from rmqha.failover.step.obeying import answering
 from rmqha.failover.step.reading import is_in_doubt, note_own, older, read
@@ -43,9 +44,9 @@ from rmqha.failover.step.rights import (
     renew,
     wake,
 )
+from rmqha.failover.step.syncset import SyncSetKeeper
 from rmqha.failover.step.telling import register
 from rmqha.failover.step.work import Procedure, Work, ask, transact
-from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.failover.view import ClusterView
 from rmqha.kit.events import Event
 
@@ -158,9 +159,9 @@ def try_for_lead(work: Work, view: ClusterView) -> Procedure[None]:
 def _become_candidate(work: Work) -> Procedure[None]:
     """From now on nothing is acknowledged to the old leader. Raises NodeFailed."""
     move(work, FailoverState.CANDIDATE)
-    work.knows = replace(work.knows, following=None)
+    work.knows = changed(work.knows, following=None)
     end = (yield from ask(StopFollowing(), FollowingStopped)).end
-    work.knows = replace(work.knows, follows_nobody=False, let_first_until=work.now + LET_FIRST_SECONDS)
+    work.knows = changed(work.knows, follows_nobody=False, let_first_until=work.now + LET_FIRST_SECONDS)
     work.log(Event.FAILOVER_CANDIDATE, "a candidate for the lead, with the log up to {end}", end=end)
 
 
@@ -231,7 +232,7 @@ def _give_back(work: Work, leader: Leader, before: Status, error: Exception) -> 
     """
     end_right(work, f"its store could not be made a master's: {error}")
     until = max(work.knows.promised_until, work.now + work.knows.lease.ttl)
-    work.knows = replace(work.knows, promised_until=until)
+    work.knows = changed(work.knows, promised_until=until)
     status = replace(before, is_released=True, is_full=isinstance(error, DiskFull))
     key = work.key(LEADER)
     with suppress(CoordinatorError):  # the key then ends with its lease, or with the next step
@@ -249,7 +250,7 @@ def _become_leader(work: Work, leader: Leader, history: History, sync: SyncSet, 
     give_reason(work, f"it makes its store a master's, epoch {leader.epoch}")
     until = sent + work.knows.lease.ttl - work.knows.config.margin
     begin_right(work, leader.epoch, until, sync.members)
-    work.knows = replace(work.knows, history=history)
+    work.knows = changed(work.knows, history=history)
     yield from note_own(work, leader.epoch, sync)
     try:
         view = yield from read(work)
@@ -258,7 +259,7 @@ def _become_leader(work: Work, leader: Leader, history: History, sync: SyncSet, 
         raise
     held = view.held(LEADER)
     if view.leader == leader and held is not None and is_held(work):
-        work.knows = replace(work.knows, created=held.create_revision, is_led=True)
+        work.knows = changed(work.knows, created=held.create_revision, is_led=True)
         tell_sessions(work, view)
         yield from ask(Lead(cause), Done)
         if work.seen.members is not None and is_held(work):

@@ -1,7 +1,6 @@
 """A whole step of a member, its start and its stop, and what comes of a failure."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 from rmqha.coordination.interface import CoordinatorError, CoordinatorUnavailable
 from rmqha.failover.keys import InvalidKey
@@ -10,6 +9,7 @@ from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import CloseCoordinator, Left, ReadKnown, RevokeLease
 from rmqha.failover.step.events import Done, KnownRead
 from rmqha.failover.step.following import become_follower, follow
+from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.leading import lead, lead_on
 from rmqha.failover.step.obeying import give_up_lead, hand_over_log, make_room
 from rmqha.failover.step.reading import older, read, write_known
@@ -29,7 +29,7 @@ def begin(work: Work) -> Procedure[float | None]:
     try:
         if work.knows.started is None:
             known = (yield from ask(ReadKnown(), KnownRead)).known
-            work.knows = replace(work.knows, started=known.started(work.seen.facts.boot))
+            work.knows = changed(work.knows, started=known.started(work.seen.facts.boot))
         started = work.knows.started
         assert started is not None, "it was read"
         yield from write_known(work, started)
@@ -47,12 +47,12 @@ def turn(work: Work) -> Procedure[float | None]:
     try:
         try:
             yield from _take_step(work)
-            work.knows = replace(work.knows, has_no_room=False)
+            work.knows = changed(work.knows, has_no_room=False)
         except DiskFull as error:
             yield from _do_without_room(work, error)
     except (CoordinatorError, InvalidKey) as error:
         _tell_problem(work, str(error), is_silence=isinstance(error, CoordinatorUnavailable))
-        work.knows = replace(work.knows, next_read=0.0)
+        work.knows = changed(work.knows, next_read=0.0)
         return RETRY_SECONDS
     except NodeFailed as error:
         _node_failed(work, error)
@@ -70,9 +70,9 @@ def _take_step(work: Work) -> Procedure[None]:
     if knows.state is FailoverState.LEADER and work.now < knows.next_read and not knows.is_woken:
         yield from lead_on(work)
         return
-    work.knows = replace(knows, is_woken=False)
+    work.knows = changed(knows, is_woken=False)
     view = yield from read(work)
-    work.knows = replace(work.knows, next_read=work.now + work.knows.config.renew)
+    work.knows = changed(work.knows, next_read=work.now + work.knows.config.renew)
     if work.knows.state is FailoverState.LEADER:
         yield from lead(work, view)
     if work.knows.state is FailoverState.FENCED:
@@ -115,7 +115,7 @@ def _do_without_room(work: Work, error: DiskFull) -> Procedure[None]:
     What was read is not noted, so nothing else is done that it says. Raises CoordinatorError, InvalidKey.
     """
     reason, view = _tell_no_room(work, error), work.knows.view
-    work.knows = replace(work.knows, next_read=0.0)
+    work.knows = changed(work.knows, next_read=0.0)
     if work.knows.state is FailoverState.LEADER and view is not None:
         yield from make_room(work, view, is_full=True)
     elif view is not None:
@@ -126,7 +126,7 @@ def _do_without_room(work: Work, error: DiskFull) -> Procedure[None]:
 def _tell_no_room(work: Work, error: DiskFull) -> str:
     """Log it once. Returns why this member does not lead."""
     if not work.knows.has_no_room:
-        work.knows = replace(work.knows, has_no_room=True)
+        work.knows = changed(work.knows, has_no_room=True)
         work.log(
             Event.WAITS_FOR_ROOM,
             "{what} is not written, so it neither takes the lead nor follows a new leader: {error}",
@@ -154,7 +154,7 @@ def _doubt(work: Work) -> str | None:
 def _tell_problem(work: Work, problem: str | None, is_silence: bool = False) -> None:
     """Log what has changed. Which endpoint is silent in which way changes with each try: one line is enough."""
     is_known, before = is_silence and work.knows.is_silent, work.knows.problem
-    work.knows = replace(work.knows, is_silent=is_silence, problem=problem)
+    work.knows = changed(work.knows, is_silent=is_silence, problem=problem)
     if problem == before:
         return
     if problem is None:

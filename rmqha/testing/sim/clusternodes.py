@@ -11,10 +11,10 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import deferLater
 from zope.interface import implementer
 
-from rmqha.failover.agent import FailoverAgent, Identity, Times
+from rmqha.failover.agent import FailoverAgent, Times
 from rmqha.failover.keys import Member
 from rmqha.failover.knownfile import note_flushed, read_known, write_known
-from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, NodeFailed, Promise
+from rmqha.failover.member import DiskFull, Following, Identity, INode, Known, NodeFacts, NodeFailed, Promise
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave.greeting import GreetingEndpoint
