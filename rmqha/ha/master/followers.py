@@ -118,7 +118,7 @@ class Followers:
 
     def reported(self, slave: SlaveProgress) -> None:
         """A slave that has joined has reported a higher offset."""
-        if slave in self._slaves and self._policy.is_news(slave):
+        if self._policy.is_news(slave):
             self.look()
 
     def forget(self, slave: SlaveProgress) -> None:
