@@ -70,7 +70,7 @@ class FollowerPolicy(ABC):
         """
 
     def answer(self, next_offset: int) -> PutMessageStatus | None:
-        """The answer to a put that need not wait, whatever is confirmed; None if it must."""
+        """The answer to a put that need not wait; None if it must, unless it is confirmed already."""
         return None
 
     def enough_for_puts(self) -> bool:
@@ -118,7 +118,7 @@ class Followers:
 
     def reported(self, slave: SlaveProgress) -> None:
         """A slave that has joined has reported a higher offset."""
-        if slave in self._slaves and self._policy.is_news(slave):
+        if self._policy.is_news(slave):
             self.look()
 
     def forget(self, slave: SlaveProgress) -> None:

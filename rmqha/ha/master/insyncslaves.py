@@ -52,7 +52,7 @@ class InSyncSlaves(FollowerPolicy):
             )
 
     def counting(self, first_wait: int | None) -> Sequence[SlaveProgress] | None:
-        """Those in sync, seen anew."""
+        """Those in sync now."""
         held, end = self.copies.held, self.copies.commit_log.verified_offset
         holding = [slave for slave in self.copies.slaves if held(slave) >= self.copies.confirmed_offset]
         near = [slave for slave in holding if end - held(slave) <= self._near_bytes]
