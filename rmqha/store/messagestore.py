@@ -1,7 +1,7 @@
 """The facade: opens a store, owns it while a node runs, and closes it so that the next start is quick.
 
-A store opens in this order: lock, segments, checkpoint, recovery, ``abort`` file, queues and index. It closes in the
-reverse order.
+A store opens in this order: lock, segments, checkpoint, recovery, queues and index, which begin with the ``abort`` file
+before they are changed. It closes in the reverse order.
 """
 
 import errno
@@ -182,8 +182,6 @@ class MessageStore:
         self._limit_file: LimitFile | None = None
         self._seconds: Callable[[], float] = time.monotonic
         self.put_figures = PutFigures(self._seconds)
-        self.disk.touch(self.root / ABORT_FILE)  # before the queues: a death from here on is an unclean stop
-        self.disk.sync_folder(self.root)
         if remove_staging(self.root, self.disk):
             self._log.info(
                 "removed the unused queues and index of a rebuild or reseed that was killed",
@@ -228,9 +226,8 @@ class MessageStore:
         The stop counts as clean if queues and index were open, or if the stop before it was clean.
         """
         if hasattr(self, "derived"):
-            self.derived.dispatcher.write_pending()
             self.commit_log.sync()
-            self.disk.sync_all([*self.take_unflushed(), *self.take_notes()])
+            self._flush_derived()
             self.derived.settle()
             self.derived.close()
         if hasattr(self, "derived") or self.recovery.clean_stop:
@@ -783,6 +780,7 @@ class MessageStore:
         self.derived.dispatcher.catch_up()
         set_back(self.root, CutEnd.of(log, offset, log.verified_offset), self.derived.queues.get, self.disk)
         self.derived.dispatcher.stop()
+        self._flush_derived()
         dispatched = min(offset, log.verified_offset - self.derived.dispatcher.behind_bytes)
         end, kept_in = log.max_offset, None
         if end > offset:
@@ -859,11 +857,16 @@ class MessageStore:
         self.disk.remove(self.root / ABORT_FILE, missing_ok=True)
         self.disk.sync_folder(self.root)
 
+    def _flush_derived(self) -> None:
+        """Write and flush queues, index and notes. Raises OSError."""
+        self.derived.dispatcher.write_pending()
+        self.disk.sync_all([*self.take_unflushed(), *self.take_notes()])
+
     def _flush_all(self) -> None:
         """Flush log, queues and index, and write the checkpoint. Raises OSError."""
         self.commit_log.sync()
         checkpoint = next_checkpoint(Checkpoint(), self.commit_log, derived=self)
-        self.disk.sync_all([*self.take_unflushed(), *self.take_notes()])
+        self._flush_derived()
         checkpoint.write(self.root / CHECKPOINT_FILE, self.disk)
 
     def _release(self, result: Failure | None) -> Failure | None:
