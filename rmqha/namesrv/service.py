@@ -76,7 +76,7 @@ class NameServerService(Service):
         self._liveness = Liveness(clock)
         self._refusals = SlaveCheck(clock)
         self._turns = Turns(clock)
-        self.route_info = RouteInfoManager(clock.seconds, self._run)
+        self.route_info = RouteInfoManager(clock, self._turns)
         self._kv_config = KVConfigManager(folder, run_in_thread)
         self.config = {
             "kvConfigPath": "" if folder is None else str((folder / FILE_NAME).absolute()),
@@ -93,14 +93,6 @@ class NameServerService(Service):
             self.route_info.scan_not_active_brokers,
             clock,
             FIRST_SCAN_SECONDS,
-        )
-
-    def _run(self, work: Steps[None]) -> None:
-        """Do work in turns. No answer waits for it."""
-        Deferred.fromCoroutine(self._turns.run(work)).addErrback(
-            lambda failure: self._log.failure(
-                "forgetting a broker's topics failed", failure, event=Event.TOPICS_NOT_FORGOTTEN
-            )
         )
 
     def startService(self) -> None:
@@ -182,7 +174,7 @@ class NameServerService(Service):
         connection = peer.connection
         if connection not in self._connections:
             self._connections.add(connection)
-            connection.on_closed(lambda: self._closed(connection))
+            connection.on_closed(self)
         if not connection.is_open:
             raise refused("the connection is gone")
         master = yield from self.route_info.registering(registration, peer)
@@ -210,7 +202,7 @@ class NameServerService(Service):
             self.route_info.register_topic(broker_name, topic)
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _closed(self, connection: RemotingProtocol) -> None:
+    def connection_closed(self, connection: RemotingProtocol) -> None:
         self._connections.discard(connection)
         self._liveness.forget(connection)
         self.route_info.connection_closed(connection)

@@ -146,7 +146,7 @@ class ClusterNode(Node):
         identity = Identity(
             settings.broker_cluster_name,
             settings.broker_name,
-            self._name(broker.store_host.port),
+            self._name(broker.addresses.store_host.port),
             os.urandom(16),
             failover.is_founder,
             failover.priority,
@@ -182,9 +182,9 @@ class ClusterNode(Node):
                 log.min_offset,
                 max(self._log_epoch, node.store.node_state.epoch),
                 state if self._phase is Phase.RUNNING else self._phase.name,
-                self._published(node.broker.ha_server_addr, None),
-                self._published(node.broker.broker_addr, settings.tls_server_mode),
-                self._http_address(node.broker.broker_ip1),
+                self._published(node.broker.addresses.ha_server_addr, None),
+                self._published(node.broker.addresses.broker_addr, settings.tls_server_mode),
+                self._http_address(node.broker.addresses.broker_ip1),
                 node.store.has_no_room,
                 node.store.node_state.unproved_from is None,
             )

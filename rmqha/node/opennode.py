@@ -3,7 +3,7 @@
 import gc
 import resource
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,14 +12,16 @@ import orjson
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.threads import deferToThreadPool
+from zope.interface import implementer
 
 from rmqha import __version__
 from rmqha.acl.admin import AclAdminProcessor, BrokerNames
 from rmqha.acl.gate import AclGate
 from rmqha.acl.yamlfile import AclFileError
+from rmqha.broker.addresses import MasterAddresses
 from rmqha.broker.background.confirmedsync import ConfirmedFollower
 from rmqha.broker.hastatus import ha_runtime_info, ha_status_processors
-from rmqha.broker.requests.config import Keep
+from rmqha.broker.interfaces import IBrokersNode
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
 from rmqha.ha.admission.allowlist import SlaveCheck
@@ -80,9 +82,10 @@ class Process:
     stop_with: Leave
     start_rewind: Callable[[], bool]
     describe_fork: Callable[[], Awaitable[str]]
-    keep_settings: Keep
+    keep_settings: Callable[[Mapping[str, str], str], Awaitable[None]]
 
 
+@implementer(IBrokersNode)
 class OpenNode:
     """The services of a node's role over its open store.
 
@@ -168,7 +171,7 @@ class OpenNode:
 
     def _ha_listening(self, port: int) -> None:
         if self.broker is not None:
-            self.broker.ha_listening(port)
+            self.broker.addresses.ha_listening(port)
 
     def _listen_for_remoting(self) -> BrokerService:
         """Answer clients. A master takes their messages, a slave does not."""
@@ -185,16 +188,14 @@ class OpenNode:
                 plan.master_address,
                 None if plan.member is None else plan.member.epoch,
                 plan.member is not None and not plan.member.has_id,
-                self._master.found,
-                keep_settings=self._process.keep_settings,
+                self,
                 addresses=plan.addresses,
-                find_address=self._find_address,
                 find_machines=plan.find_machines,
             ),
         )
         about_node = {
-            **runtime_processors(self._runtime_info, broker.config),
-            **ha_status_processors(self._ha_status),
+            **runtime_processors(self, broker),
+            **ha_status_processors(self),
             **({} if plan.member is None else PromiseProcessor(plan.member.promise).processors()),
         }
         limits = broker_limits(settings, _connections_of(settings))
@@ -211,13 +212,30 @@ class OpenNode:
         ]
         mode = settings.tls_server_mode
         self._listen(
-            "remoting", settings.listen_port, main, listening=broker.listening, mode=mode, services=broker.ports
+            "remoting",
+            settings.listen_port,
+            main,
+            listening=broker.addresses.listening,
+            mode=mode,
+            services=broker.ports,
         )
         self._listen("fast remoting", settings.fast_port, fast, mode=mode, services=broker.ports)
         self.services.add("broker", broker)
         return broker
 
-    def _find_address(self, name: str) -> Deferred[str]:
+    def keep_settings(self, changes: Mapping[str, str], by: str) -> Awaitable[None]:
+        return self._process.keep_settings(changes, by)
+
+    def master_found(self, addresses: MasterAddresses) -> None:
+        self._master.found(addresses)
+
+    def clean_now(self) -> Awaitable[None]:
+        return self._cleaning.clean_now()
+
+    def tables_in_sync_changed(self) -> None:
+        self._state_file.write_soon()
+
+    def find_address(self, name: str) -> Deferred[str]:
         reactor = self._process.reactor
         found: Deferred[str] = deferToThreadPool(reactor, reactor.getThreadPool(), partial(look_up, name))
         return found
@@ -242,7 +260,7 @@ class OpenNode:
         admin = AclAdminProcessor(
             gate,
             run_in_thread,
-            lambda: BrokerNames(broker.broker_addr, settings.broker_name, settings.broker_cluster_name),
+            lambda: BrokerNames(broker.addresses.broker_addr, settings.broker_name, settings.broker_cluster_name),
         ).processors()
         return lambda processors: gate.guard({**processors, **admin})
 
@@ -291,12 +309,9 @@ class OpenNode:
         acknowledged = dict if self.serving is None else self.serving.factory.acknowledged
         cleaning = CleaningService(self.store, self._plan.hold, acknowledged, clock, machine.disk_failed)
         self.services.add("retention", cleaning)
-        if self.broker is not None:
-            self.broker.clean = cleaning.clean_now
         state_file = self._replicating.keep_state(self.state)
         self.services.add("state file", state_file)
-        if self.broker is not None:
-            self.broker.slave_synchronize.in_sync_changed = state_file.write_soon
+        self._cleaning, self._state_file = cleaning, state_file
         written = [] if self.broker is None else [self.broker.topics.written]
         snapshots = TableSnapshots(self.store, self._process.run_in_table_thread, machine.now_ms, *written)
         self.services.add(
@@ -324,13 +339,13 @@ class OpenNode:
         """Close the store, after the services have stopped. Raises OSError."""
         await self.store.close(self._replicating.flusher, self._final_state)
 
-    def _runtime_info(self) -> dict[str, str]:
+    def runtime_info(self) -> dict[str, str]:
         assert self.broker is not None, "the broker answers this request"
         state = orjson.dumps(self.state().as_json()).decode()
         own = {NODE_STATE_KEY: state, VERSION_KEY: __version__, READERS_KEY: "true"}
         return {**self.broker.runtime_info.table(), **own}
 
-    def _ha_status(self) -> dict[str, Any]:
+    def ha_status(self) -> dict[str, Any]:
         near_bytes = self._plan.settings.ha_slave_fallbehind_max_bytes
         return ha_runtime_info(self.state(), self.store.is_slave, near_bytes)
 

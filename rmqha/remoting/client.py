@@ -35,7 +35,7 @@ class RemotingClient:
             RemotingFactory(processors or {}, clock),
             retryPolicy=backoffPolicy(FIRST_RETRY_SECONDS, longest_retry_seconds),
             clock=clock,
-            prepareConnection=connected,  # type: ignore[arg-type]  # our factory builds no other protocols
+            prepareConnection=lambda proxy: connected(proxy.itself),  # type: ignore[attr-defined]  # a RemotingProtocol's
         )
 
     def start(self) -> None:

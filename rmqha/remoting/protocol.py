@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from itertools import count
 from struct import Struct
 from typing import Any, NamedTuple
@@ -33,7 +32,7 @@ from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import Interface, implementer
 
 from rmqha.ha.admission.limits import ConnectRates
 from rmqha.kit.connecting import connect_protocol
@@ -43,7 +42,7 @@ from rmqha.net.tls.gate import looks_like_tls
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.rights import ALL_RIGHTS, Rights
-from rmqha.remoting.turns import COST_OF_LONG_REQUEST, Pace, Turns
+from rmqha.remoting.turns import COST_OF_LONG_REQUEST, ReadPace, Turns
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     HEADER_LENGTH,
@@ -216,6 +215,13 @@ Answers = AnswersNow | Deferred[AnswersNow]
 """Immediate or later answers to several requests."""
 
 
+class IConnectionObserver(Interface):
+    """Is told that a connection has ended."""
+
+    def connection_closed(connection: "RemotingProtocol") -> None:
+        """This connection has ended. It is told once."""
+
+
 @implementer(IPushProducer)
 class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     """One connection. ``processors`` answer its requests. ``call`` sends a request, ``push`` one without an answer.
@@ -245,7 +251,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._sign: Sign | None = None
         self._opaque = count(1)
         self._calls: dict[int, Deferred[RemotingCommand]] = {}
-        self._closed_listeners: list[Callable[[], None]] = []
+        self._observers: list[IConnectionObserver] = []
         self._heard = False
         self._received = Pieces()
         self._wanted = 0
@@ -264,6 +270,11 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._is_transport_full = False
         self._peer_host: tuple[str, int] | None = None
         self.is_open = False
+
+    @property
+    def itself(self) -> "RemotingProtocol":
+        """The connection itself: Twisted's ClientService prepares a proxy of it, which is another object."""
+        return self
 
     def sign_with(self, sign: Sign) -> None:
         """Sign all requests that this end sends."""
@@ -297,9 +308,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         address = self.transport.getHost() if self.transport is not None else None
         return getattr(address, "host", "127.0.0.1")
 
-    def on_closed(self, closed: Callable[[], None]) -> None:
-        """Call ``closed`` when this connection ends."""
-        self._closed_listeners.append(closed)
+    def on_closed(self, observer: IConnectionObserver) -> None:
+        """Tell the observer when this connection ends."""
+        self._observers.append(observer)
 
     @property
     def received_bytes(self) -> int:
@@ -333,7 +344,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._keep_pace(self.turns.refused_bodies, skipped)
         return data[skipped:]
 
-    def _keep_pace(self, pace: Pace, size: int) -> None:
+    def _keep_pace(self, pace: ReadPace, size: int) -> None:
         """A piece of a large frame was read. Read the next one when it is this connection's turn."""
         waiting = None if HoldUp.OTHERS_PIECES in self._hold_ups else pace.take(size)
         if waiting is not None:
@@ -742,9 +753,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._budget.forget(self)
         hint = "" if self._heard else "; it sent nothing: perhaps its port uses TLS (tls:HOST:PORT)"
         self._fail_calls(f"the connection is gone: {reason.getErrorMessage()}{hint}")
-        listeners, self._closed_listeners = self._closed_listeners, []
-        for closed in listeners:
-            closed()
+        observers, self._observers = self._observers, []
+        for observer in observers:
+            observer.connection_closed(self)
 
     def _fail_calls(self, reason: str) -> None:
         calls, self._calls = self._calls, {}
@@ -782,6 +793,7 @@ def _size_of(requests: Sequence[RemotingCommand]) -> int:
     return sum(len(request.body) + sum(map(len, request.ext_fields.values())) for request in requests)
 
 
+@implementer(IConnectionObserver)
 class RemotingFactory(Factory[RemotingProtocol]):
     """Builds connections that answer by ``processors``, up to the number in ``limits``, within one budget.
 
@@ -836,8 +848,11 @@ class RemotingFactory(Factory[RemotingProtocol]):
             return None
         protocol = RemotingProtocol(self._processors, self._clock, self._limits, self._budget, self._turns)
         self._open.add(protocol)
-        protocol.on_closed(partial(self._open.discard, protocol))
+        protocol.on_closed(self)
         return protocol
+
+    def connection_closed(self, connection: RemotingProtocol) -> None:
+        self._open.discard(connection)
 
     def _tell_of_rates(self, host: str) -> None:
         """Log it, for all addresses together once in a while."""

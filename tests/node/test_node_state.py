@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, execute, fail
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.requests.config import keep_nothing
+from rmqha.broker.interfaces import NO_NODE
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.net.endpoints import make_endpoint
@@ -35,7 +35,9 @@ def open_node(case: SynchronousTestCase, plan: NodePlan, store: MessageStore, cl
     case.addCleanup(gc.unfreeze)
     case.addCleanup(gc.set_threshold, *gc.get_threshold())
     machine = Machine(clock, execute, lambda _: None)
-    process = Process(clock, machine, execute, lambda *_: None, lambda *_: None, lambda: False, no_fork, keep_nothing)
+    process = Process(
+        clock, machine, execute, lambda *_: None, lambda *_: None, lambda: False, no_fork, NO_NODE.keep_settings
+    )
     return OpenNode(plan, store, MasterEndpoints(plan, clock), process)
 
 

@@ -18,7 +18,6 @@ from twisted.test.iosim import FakeTransport, IOPump, connect
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import seconds_of
 from rmqha.ops.status import NodeStatus, judge, status_of_broker, status_of_store
@@ -31,6 +30,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets, state_path
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
+from tests.broker.brokerstore import TellingNode
 from tests.fixtures import copy_of, max_offset, new_folder, unpacked
 
 PEER = {"peer": "10.0.0.2:5", "state": "TRANSFER", "ackOffset": 50, "lagBytes": 10}
@@ -198,7 +198,7 @@ class BrokerTests(SynchronousTestCase):
         self.clock = Clock()
 
     def endpoint(self, table: Mapping[str, str], config: Mapping[str, str] | None = None) -> MemoryEndpoint:
-        processors = runtime_processors(lambda: table, lambda: config or {})
+        processors = TellingNode(table, config).runtime_processors()
         return MemoryEndpoint(lambda: RemotingProtocol(processors, self.clock))
 
     def ask(self, endpoint: Any) -> "Deferred[NodeStatus]":

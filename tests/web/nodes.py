@@ -18,7 +18,7 @@ from rmqha.web.nodeweb import node_handlers
 from rmqha.web.sampling import DiskFacts, RecentWarnings, Sampler
 from rmqha.web.server import Page, Query, Server
 from rmqha.web.sharing import SharedWork
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.broker.brokerstore import BrokerStoreTestCase, WallClockOf
 
 
 @dataclass
@@ -53,7 +53,7 @@ class NodeWebTestCase(BrokerStoreTestCase):
             self.clock,
             execute,
             Surroundings("127.0.0.1"),
-            now_ms=lambda: NOW_MS + int(self.clock.seconds() * 1000),
+            wall=WallClockOf(self.clock),
         )
         serving = LogServing(self.store, self.settings, self.clock)
         self.node = FakeNode(self.store, broker, serving, {"state": state})

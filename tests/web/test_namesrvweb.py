@@ -27,7 +27,7 @@ from tests.web.test_node_pages import MARKUP, Outline
 class ClusterPageTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
-        self.routes = RouteInfoManager(self.clock.seconds)
+        self.routes = RouteInfoManager(self.clock)
         self.serve()
 
     def serve(self, witness: WitnessFactory | None = None) -> None:

@@ -12,6 +12,7 @@ from twisted.internet.error import ConnectError, ConnectionClosed, TimeoutError
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.task import Clock, deferLater
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
@@ -24,6 +25,7 @@ from rmqha.ha.slave.replica import MasterView
 from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.wallclock import IWallClock
 from rmqha.node.replicating import (
     REWIND_PAUSE_SECONDS,
     CannotRepair,
@@ -99,6 +101,17 @@ class World:
     rewinding: Callable[["SimSlave", Fork], None]
     rewound: Callable[["SimSlave"], None]
     down: Callable[["SimNode", Process, str], None]
+
+
+@implementer(IWallClock)
+class WallClockOfWorld:
+    """The time of day of all nodes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_ms(self) -> int:
+        return self._world.now_ms()
 
 
 class SimNode:
@@ -223,8 +236,8 @@ class SimNode:
         serving = replicating.serve_slaves(check, MAX_CONNECTIONS, self._leadership())
         serving.factory.doStart()
         assert self.store is not None
-        folder, now_ms = self.store.root / CONFIG_FOLDER, self.world.now_ms
-        self.schedule = ScheduleMessageService(folder, self.store, self.settings, process.clock, now_ms)
+        folder, wall = self.store.root / CONFIG_FOLDER, WallClockOfWorld(self.world)
+        self.schedule = ScheduleMessageService(folder, self.store, self.settings, process.clock, wall)
         self.schedule.startService()
 
     def _leadership(self) -> Leadership | None:
