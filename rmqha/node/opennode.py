@@ -12,6 +12,7 @@ import orjson
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.threads import deferToThreadPool
+from zope.interface import implementer
 
 from rmqha import __version__
 from rmqha.acl.admin import AclAdminProcessor, BrokerNames
@@ -52,6 +53,7 @@ from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import OpeningPhase
+from rmqha.web.interfaces import IOpenNode
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, READERS_KEY, VERSION_KEY
 
 SHOWN_CHANGES = 5
@@ -83,6 +85,7 @@ class Process:
     keep_settings: Keep
 
 
+@implementer(IOpenNode)
 class OpenNode:
     """The services of a node's role over its open store.
 
