@@ -17,6 +17,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
+from zope.interface import implementer
 
 from rmqha.ha.slave.forkprobe import find_fork_with_master
 from rmqha.ha.slave.states import ReplicaState
@@ -42,7 +43,7 @@ from rmqha.ops.logs import NodeLogObserver
 from rmqha.ops.places import Place, ProgressBarService
 from rmqha.ops.process import Leave, ProcessService
 from rmqha.remoting.asking import ask_master_range
-from rmqha.settings.settings import BrokerRole, run_time_properties, with_properties
+from rmqha.settings.settings import BrokerRole, Settings, run_time_properties, with_properties
 from rmqha.store.epochs import note_name_servers, promoted_name_servers
 from rmqha.store.errors import StoreError, StoreInUse, UnsupportedStore, with_advice
 from rmqha.store.log.recovery import Examination
@@ -64,6 +65,7 @@ from rmqha.store.offline.promote import (
 from rmqha.store.offline.rewind import check_room, fork_line, record_at
 from rmqha.store.opening import OpeningStopped
 from rmqha.store.popinflight import popped_in_words
+from rmqha.web.interfaces import IShownNode
 
 
 class Phase(Enum):
@@ -86,6 +88,7 @@ PHASES: dict[Phase, frozenset[Phase]] = {
 """The allowed moves."""
 
 
+@implementer(IShownNode)
 class Node(ProcessService):
     """One node as a service. To end the process it calls ``leave`` with an exit code and the reason in one line."""
 
@@ -99,7 +102,7 @@ class Node(ProcessService):
         self._machine = Machine(IReactorTime(reactor), self._run_in_thread, self._disk_failed)
         self._phase = Phase.NEW
         self._use(plan)
-        self._rereading = Rereading(plan.settings, plan.sources, self._run_in_table_thread)
+        self._rereading = Rereading(plan.settings, plan.sources, self.run_in_table_thread)
         self._working: Deferred[None] | None = None
         """The opening of the store, or the change of the role. A stop waits for it."""
         self._open_node: OpenNode | None = None
@@ -134,7 +137,7 @@ class Node(ProcessService):
         self._enter(Phase.OPENING)
         self._serve_http()
         if self._bar is not None:
-            ProgressBarService(self._bar, self._how_far, IReactorTime(self._reactor)).setServiceParent(self)
+            ProgressBarService(self._bar, self.how_far, IReactorTime(self._reactor)).setServiceParent(self)
         self._work(self._open())
 
     def _serve_http(self) -> None:
@@ -147,24 +150,31 @@ class Node(ProcessService):
         endpoint = plan.http.endpoint(self._reactor)
         if plan.tls is not None:
             endpoint = plan.tls.endpoint(endpoint, IReactorTime(self._reactor), lambda host, reason: None)
-        parts = lambda: self._plan.settings, self._shown_phase, lambda: self._open_node
-        node_web(
-            endpoint,
-            plan.tls,
-            parts,
-            self._run_in_table_thread,
-            self._reactor,
-            lambda error: self.stop_with(ExitCode.IO_ERROR, error),
-            self._how_far,
-            self._plan.member.facts if self._plan.member is not None else None,
-        ).setServiceParent(self)
+        node_web(endpoint, plan.tls, self, self._reactor).setServiceParent(self)
 
-    def _shown_phase(self) -> str:
+    def cannot_listen(self, reason: str) -> None:
+        """See ``IPortOwner``."""
+        self.stop_with(ExitCode.IO_ERROR, reason)
+
+    @property
+    def settings(self) -> Settings:
+        """The current settings."""
+        return self._plan.settings
+
+    def live_node(self) -> OpenNode | None:
+        """The services of the node's role; None while its store is closed."""
+        return self._open_node
+
+    def cluster(self, changes: int) -> dict[str, Any] | None:
+        """See ``IShownNode``."""
+        return None if self._plan.member is None else self._plan.member.facts(changes)
+
+    def shown_phase(self) -> str:
         """What the node is doing, as its pages and metrics name it."""
         opening = self._opening.state_name if self._phase is Phase.OPENING else None
         return opening or self._phase.name
 
-    def _how_far(self) -> Place | None:
+    def how_far(self) -> Place | None:
         """How far the opening of the store, or a slave's copy of the log, has come; None while nothing takes long."""
         if self._phase is Phase.OPENING:
             return self._opening.place
@@ -271,7 +281,7 @@ class Node(ProcessService):
         process = Process(
             self._reactor,
             self._machine,
-            self._run_in_table_thread,
+            self.run_in_table_thread,
             self._leave,
             self.stop_with,
             self._start_rewind,
@@ -316,8 +326,9 @@ class Node(ProcessService):
         running: Deferred[Any] = deferToThreadPool(self._reactor, self._threads, function)
         return running
 
-    def _run_in_table_thread(self, function: Callable[[], None]) -> Deferred[None]:
-        running: Deferred[None] = deferToThreadPool(self._reactor, self._table_threads, function)
+    def run_in_table_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
+        """Run what may wait for the disk."""
+        running: Deferred[Any] = deferToThreadPool(self._reactor, self._table_threads, function)
         return running
 
     def when_open(self, call: Callable[[], None]) -> None:

@@ -54,6 +54,7 @@ from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import OpeningPhase
+from rmqha.web.interfaces import IOpenNode
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, READERS_KEY, VERSION_KEY
 
 SHOWN_CHANGES = 5
@@ -85,7 +86,7 @@ class Process:
     keep_settings: Callable[[Mapping[str, str], str], Awaitable[None]]
 
 
-@implementer(IBrokersNode)
+@implementer(IBrokersNode, IOpenNode)
 class OpenNode:
     """The services of a node's role over its open store.
 

@@ -10,7 +10,7 @@ import hashlib
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,17 +23,17 @@ from rmqha.kit.printing import printable
 from rmqha.kit.steps import Steps
 from rmqha.store.nodefacts import Kind, facts_of
 from rmqha.store.nodestate import NodeState
-from rmqha.web.nodefacts import (
-    LiveNode,
-    NodeFacts,
+from rmqha.web.interfaces import IOpenNode
+from rmqha.web.plots import HEIGHT, WIDTH, path_of, place_before_end
+from rmqha.web.sampling import HISTORY_SECONDS, Progress
+from rmqha.web.server import Server
+from rmqha.web.watchednode import (
+    WatchedNode,
     consumer_lags,
     puts_by_status,
     slaves_of,
     slots_of,
 )
-from rmqha.web.plots import HEIGHT, WIDTH, path_of, place_before_end
-from rmqha.web.sampling import HISTORY_SECONDS, Progress
-from rmqha.web.server import Server
 
 REFRESH_SECONDS = 2
 SHOWN_SLAVES = 50
@@ -176,15 +176,12 @@ class FactsPage(ABC):
 
 
 class StatusPage(FactsPage):
-    """Makes the page and the JSON. ``server`` gives the HTTP server, whose limits are shown too."""
+    """Makes the page and the JSON. ``server`` is the HTTP server, whose limits are shown too."""
 
-    def __init__(
-        self, facts: NodeFacts, server: Callable[[], Server], wall_clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, facts: WatchedNode, server: Server) -> None:
         self._facts = facts
         self._server = server
-        self._wall_clock = wall_clock
-        self._started_at = wall_clock()
+        self._started_at = time.time()
         made = environment()
         self._template = made.get_template("node.html")
         self.headers = security_headers(self._template.render(self._page_of(_no_facts())))
@@ -219,9 +216,9 @@ class StatusPage(FactsPage):
 
     def status(self) -> Steps[Facts]:
         """See ``FactsPage``."""
-        live = self._facts.live()
+        live = self._facts.node.live_node()
         lags = {} if live is None else (yield from consumer_lags(live))
-        if self._facts.live() is not live:
+        if self._facts.node.live_node() is not live:
             live = None
         found: Facts = shown({**_no_facts(), **self._of_node(live), **self._of_process()})
         if live is not None:
@@ -229,8 +226,8 @@ class StatusPage(FactsPage):
             found["groups"] = shown(_top_groups(lags))
         return found
 
-    def _of_node(self, live: LiveNode | None) -> Facts:
-        facts, settings = self._facts, self._facts.settings()
+    def _of_node(self, live: IOpenNode | None) -> Facts:
+        facts, settings = self._facts, self._facts.node.settings
         state = None if live is None else live.state()
         found: Facts = {} if state is None else state.as_json()
         offsets = None if state is None else {kind: found.pop(kind) for kind in KINDS}
@@ -240,15 +237,15 @@ class StatusPage(FactsPage):
             "offsets": offsets,
             "role": facts.role,
             "state": facts.name_of_state(state),
-            "phase": facts.phase(),
+            "phase": facts.node.shown_phase(),
             "name": settings.broker_name,
             "cluster": settings.broker_cluster_name,
             "store": str(settings.store_path_root_dir),
-            "failover": None if facts.cluster is None else facts.cluster(SHOWN_CHANGES),
+            "failover": facts.node.cluster(SHOWN_CHANGES),
         }
 
     def _of_process(self) -> Facts:
-        facts, now = self._facts, self._wall_clock()
+        facts, now = self._facts, time.time()
         disk = facts.sampler.disk
         recent, history = facts.sampler.history.overall(RECENT_SECONDS), facts.sampler.history.rates()
         return {
@@ -272,16 +269,16 @@ class StatusPage(FactsPage):
             "certificateExpires": None if facts.tls is None else iso_of(facts.tls.expires_at),
             "ports": {
                 port: {"connections": connections, "refused": dict(refused)}
-                for port, (connections, refused) in facts.ports(self._server()).items()
+                for port, (connections, refused) in facts.ports(self._server).items()
             },
             "log": [each._asdict() for each in reversed(facts.warnings.last)],
             "progress": _as_facts(facts.sampler.progress),
         }
 
-    def _of_live(self, live: LiveNode) -> Facts:
+    def _of_live(self, live: IOpenNode) -> Facts:
         slaves = sorted(slaves_of(live), key=lambda slave: -(slave["lagBytes"] or 0))
         slots = sorted(slots_of(self._facts, live), key=lambda slot: -slot["retainedBytes"])
-        settings = self._facts.settings()
+        settings = self._facts.node.settings
         needs = live.serving is not None and live.serving.group_transfer is not None
         return {
             "slaves": slaves[:SHOWN_SLAVES],

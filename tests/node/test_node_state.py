@@ -126,7 +126,7 @@ class StopTests(SynchronousTestCase):
         node = Node(NodePlan(settings), self.clock, lambda code, reason: self.ends.append((code, reason)))
         store = MessageStore(settings)
         machine = Machine(self.clock, execute, node._disk_failed)
-        for name, replacement in (("_machine", machine), ("_run_in_table_thread", execute)):
+        for name, replacement in (("_machine", machine), ("run_in_table_thread", execute)):
             self.patch(node, name, replacement)
         node._enter(Phase.OPENING)
         self.successResultOf(Deferred.fromCoroutine(node._run(store)))

@@ -34,7 +34,7 @@ from rmqha.store.message import PutMessageStatus
 from rmqha.tap import Options as NodeOptions
 from rmqha.web import health
 from rmqha.web.catalogue import NAME_SERVER, NODE
-from rmqha.web.nodefacts import STATES
+from rmqha.web.watchednode import STATES
 from rmqha.wire.command import RequestCode
 from tests.pages.pages import PAGES, ROOT
 from tests.pages.test_runbook import SOURCES_OF_WARNINGS
