@@ -15,6 +15,7 @@ from rmqha.failover.member import DiskFull, Known
 from rmqha.failover.states import FailoverState
 from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.leadership import Leadership
+from rmqha.node.member import Member
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.cluster import PREFIX, Ambush, Cluster
 from rmqha.testing.sim.clusternodes import ClusterNode
@@ -151,17 +152,17 @@ def test_a_node_frozen_while_it_becomes_the_leader_leads_no_more_when_it_goes_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another one leads meanwhile, and has a message that the frozen one does not have (seed 9553)."""
-    lead = ClusterNode.lead
+    lead = Member.lead
     frozen: list[str] = []
 
-    async def frozen_at_first(node: ClusterNode, leadership: Leadership, cause: str) -> int:
+    async def frozen_at_first(member: Member, leadership: Leadership, cause: str) -> int:
         if not frozen:
-            frozen.append(node.name)
-            cluster.freeze(node.name)
-        return await lead(node, leadership, cause)
+            frozen.extend(node.name for node in cluster.members if node.member is member)
+            cluster.freeze(frozen[0])
+        return await lead(member, leadership, cause)
 
     with running(slaves=2) as cluster:
-        monkeypatch.setattr(ClusterNode, "lead", frozen_at_first)
+        monkeypatch.setattr(Member, "lead", frozen_at_first)
         cluster.kill("master")
         leader = wait_for_leader(cluster, "slave-1", "slave-2")
         assert [leader.name, *frozen] in (["slave-1", "slave-2"], ["slave-2", "slave-1"])
@@ -380,11 +381,11 @@ def test_if_no_disk_has_a_byte_left_the_nodes_run_on_and_lead_when_there_is_room
 def test_a_log_is_not_set_aside_by_an_order_while_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order waits for room, or until it is withdrawn."""
 
-    async def refuse(_: ClusterNode) -> None:
+    async def refuse(_: Member) -> None:
         raise DiskFull("4096 bytes free")
 
     with running() as cluster:
-        monkeypatch.setattr(ClusterNode, "check_room", refuse)
+        monkeypatch.setattr(Member, "check_room", refuse)
         cluster.order(Order.REINIT, "slave-1")
         assert cluster.wait(lambda: "4096 bytes free" in cluster.view().members["slave-1"].reason, SECONDS)
         assert cluster.view().request is not None
@@ -433,13 +434,13 @@ def test_if_no_other_member_may_lead_it_leads_when_there_is_room() -> None:
 @pytest.mark.parametrize("when", ["_note_own", "lead"])
 def test_a_disk_that_fills_while_a_member_becomes_the_leader(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """It gives the lead back at once, and another member leads without waiting for ``failover_pause``."""
-    owner: Any = FailoverAgent if when == "_note_own" else ClusterNode
+    owner: Any = FailoverAgent if when == "_note_own" else Member
     before = getattr(owner, when)
     filled: list[ClusterNode] = []
 
     async def fill(it: Any, *more: Any) -> Any:
         if not filled:
-            filled.extend(node for node in cluster.members if it in (node, node.agent))
+            filled.extend(node for node in cluster.members if it in (node.member, node.agent))
             filled[0].disk.full = True
         return await before(it, *more)
 

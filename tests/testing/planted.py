@@ -19,7 +19,8 @@ from twisted.logger import globalLogBeginner
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.failover import eligible
 from rmqha.failover.agent import FailoverAgent
-from rmqha.failover.keys import History, Member, SyncSet
+from rmqha.failover.keys import History, SyncSet
+from rmqha.failover.keys import Member as MemberKey
 from rmqha.failover.member import Known
 from rmqha.failover.syncset import SyncSetKeeper
 from rmqha.ha.master.confirming import Confirming
@@ -29,7 +30,9 @@ from rmqha.ha.slave import forkprobe
 from rmqha.ha.slave.greeting import GreetingEndpoint
 from rmqha.ha.slave.protocol import HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, Replica
-from rmqha.node import replicating
+from rmqha.node import core
+from rmqha.node.core import RoleChanger
+from rmqha.node.member import Member
 from rmqha.settings.settings import Settings
 from rmqha.store import epochs, messagestore
 from rmqha.store.derived.consumequeue import ConsumeQueue
@@ -47,7 +50,7 @@ from rmqha.store.offline import promote as promotion
 from rmqha.store.offline import repair
 from rmqha.store.offline import rewind as rewinding
 from rmqha.store.offline.fork import Fork, _bounds
-from rmqha.testing.sim import clusternodes, nodes
+from rmqha.testing.sim import nodes
 from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import Story, run_seed
 from rmqha.wire import layout, record, scan
@@ -323,7 +326,7 @@ def forget_the_promotion_after_the_cut(patch: pytest.MonkeyPatch) -> None:
         return done
 
     patch.setattr(nodes, "rewind", late)
-    patch.setattr(replicating, "rewind", late)
+    patch.setattr(core, "rewind", late)
 
 
 def tell_the_lag_of_before_the_power_failure(patch: pytest.MonkeyPatch) -> None:
@@ -434,7 +437,7 @@ def forget_the_newest_keys_at_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 def lead_although_another_one_knows_more(patch: pytest.MonkeyPatch) -> None:
     """Found once: a node that knew nothing newer led, and ended the doubt of one that did."""
-    patch.setattr(Member, "doubts", False)
+    patch.setattr(MemberKey, "doubts", False)
 
 
 def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
@@ -444,7 +447,7 @@ def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 def believe_a_leader_that_lost_its_end(patch: pytest.MonkeyPatch) -> None:
     """A leader whose machine lost power takes its key again, whatever its log has lost."""
-    patch.setattr(Member, "is_intact", lambda member, holder: True)
+    patch.setattr(MemberKey, "is_intact", lambda member, holder: True)
     confirmed = eligible._lacks
     patch.setattr(eligible, "_lacks", lambda view, me: confirmed(replace(view, status=None), me))
 
@@ -473,20 +476,23 @@ def compare_with_any_node(patch: pytest.MonkeyPatch) -> None:
 def acknowledge_after_candidacy(patch: pytest.MonkeyPatch) -> None:
     """A candidate says where its log ends, follows the old leader on, and then leads with no more than it has said."""
     told: dict[Path, int] = {}
-    reopen = replicating.reopen_as_master
+    promote_store = RoleChanger._promote_store
 
-    async def say_the_end(node: Any) -> int:
-        told[node.store.root] = node.log.verified_offset
-        return told[node.store.root]
+    async def say_the_end(member: Member) -> int:
+        assert member.core.open_node is not None
+        store = member.core.open_node.store
+        told[store.root] = store.commit_log.verified_offset
+        return told[store.root]
 
-    async def reopen_with_that(store: MessageStore, *more: Any) -> Any:
-        end = told[store.root]
-        if end < store.commit_log.verified_offset:
-            store.cut_back(end)
-        return await reopen(store, *more)
+    async def promote_what_was_told(changer: RoleChanger, *more: Any) -> Any:
+        assert changer.open_node is not None
+        store = changer.open_node.store
+        if told[store.root] < store.commit_log.verified_offset:
+            store.cut_back(told[store.root])
+        return await promote_store(changer, *more)
 
-    patch.setattr(clusternodes.ClusterNode, "stop_following", say_the_end)
-    patch.setattr(clusternodes, "reopen_as_master", reopen_with_that)
+    patch.setattr(Member, "stop_following", say_the_end)
+    patch.setattr(RoleChanger, "_promote_store", promote_what_was_told)
 
 
 CLUSTER_PLANTS: dict[Patch, int] = {
