@@ -16,7 +16,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 
 
-class IOpenNode(Interface):
+class ILiveNode(Interface):
     """A node while its store is open: ``OpenNode``."""
 
     store: MessageStore = Attribute("The open store.")
@@ -37,7 +37,7 @@ class IShownNode(IPortOwner):
     def shown_phase() -> str:
         """What the node is doing."""
 
-    def live_node() -> IOpenNode | None:
+    def live_node() -> ILiveNode | None:
         """The open node; None while its store is closed."""
 
     def how_far() -> Place | None:

@@ -18,7 +18,8 @@ from twisted.logger import globalLogBeginner
 
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.failover import eligible
-from rmqha.failover.keys import History, Member
+from rmqha.failover.keys import History
+from rmqha.failover.keys import Member as MemberKey
 from rmqha.failover.member import Known
 from rmqha.failover.step import reading, rights, syncset, trying, turns
 from rmqha.failover.step.syncset import Growth, Look, SyncSetKeeper
@@ -31,7 +32,9 @@ from rmqha.ha.slave import forkprobe
 from rmqha.ha.slave.greeting import GreetingEndpoint
 from rmqha.ha.slave.protocol import HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, Replica
-from rmqha.node import replicating
+from rmqha.node import core
+from rmqha.node.core import RoleChanger
+from rmqha.node.member import Member
 from rmqha.settings.settings import Settings
 from rmqha.store import epochs, messagestore
 from rmqha.store.derived.consumequeue import ConsumeQueue
@@ -49,8 +52,7 @@ from rmqha.store.offline import promote as promotion
 from rmqha.store.offline import repair
 from rmqha.store.offline import rewind as rewinding
 from rmqha.store.offline.fork import Fork, _bounds
-from rmqha.testing.sim import clusternodes, nodes
-from rmqha.testing.sim.clusternodes import ClusterNode
+from rmqha.testing.sim import nodes
 from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import Story, run_seed
 from rmqha.wire import layout, record, scan
@@ -326,7 +328,7 @@ def forget_the_promotion_after_the_cut(patch: pytest.MonkeyPatch) -> None:
         return done
 
     patch.setattr(nodes, "rewind", late)
-    patch.setattr(replicating, "rewind", late)
+    patch.setattr(core, "rewind", late)
 
 
 def tell_the_lag_of_before_the_power_failure(patch: pytest.MonkeyPatch) -> None:
@@ -422,17 +424,17 @@ def note_no_epoch(patch: pytest.MonkeyPatch) -> None:
 def forget_the_newest_keys_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Found once: a node that was restarted did not know any more how new the coordinator's keys must be."""
 
-    write_known = ClusterNode.write_known
+    write_known = Member.write_known
 
-    def write_some(node: ClusterNode, known: Known) -> Awaitable[None]:
+    def write_some(node: Member, known: Known) -> Awaitable[None]:
         return write_known(node, replace(known, history=History(), number=0))
 
-    patch.setattr(ClusterNode, "write_known", write_some)
+    patch.setattr(Member, "write_known", write_some)
 
 
 def lead_although_another_one_knows_more(patch: pytest.MonkeyPatch) -> None:
     """Found once: a node that knew nothing newer led, and ended the doubt of one that did."""
-    patch.setattr(Member, "doubts", False)
+    patch.setattr(MemberKey, "doubts", False)
 
 
 def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
@@ -442,7 +444,7 @@ def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 def believe_a_leader_that_lost_its_end(patch: pytest.MonkeyPatch) -> None:
     """A leader whose machine lost power takes its key again, whatever its log has lost."""
-    patch.setattr(Member, "is_intact", lambda member, holder: True)
+    patch.setattr(MemberKey, "is_intact", lambda member, holder: True)
     confirmed = eligible._lacks
     patch.setattr(eligible, "_lacks", lambda view, me: confirmed(replace(view, status=None), me))
 
@@ -471,20 +473,23 @@ def compare_with_any_node(patch: pytest.MonkeyPatch) -> None:
 def acknowledge_after_candidacy(patch: pytest.MonkeyPatch) -> None:
     """A candidate says where its log ends, follows the old leader on, and then leads with no more than it has said."""
     told: dict[Path, int] = {}
-    reopen = replicating.reopen_as_master
+    promote_store = RoleChanger._promote_store
 
-    async def say_the_end(node: Any) -> int:
-        told[node.store.root] = node.log.verified_offset
-        return told[node.store.root]
+    async def say_the_end(member: Member) -> int:
+        assert member.core.open_node is not None
+        store = member.core.open_node.store
+        told[store.root] = store.commit_log.verified_offset
+        return told[store.root]
 
-    async def reopen_with_that(store: MessageStore, *more: Any) -> Any:
-        end = told[store.root]
-        if end < store.commit_log.verified_offset:
-            store.cut_back(end)
-        return await reopen(store, *more)
+    async def promote_what_was_told(changer: RoleChanger, *more: Any) -> Any:
+        assert changer.open_node is not None
+        store = changer.open_node.store
+        if told[store.root] < store.commit_log.verified_offset:
+            store.cut_back(told[store.root])
+        return await promote_store(changer, *more)
 
-    patch.setattr(clusternodes.ClusterNode, "stop_following", say_the_end)
-    patch.setattr(clusternodes, "reopen_as_master", reopen_with_that)
+    patch.setattr(Member, "stop_following", say_the_end)
+    patch.setattr(RoleChanger, "_promote_store", promote_what_was_told)
 
 
 CLUSTER_PLANTS: dict[Patch, int] = {

@@ -42,7 +42,6 @@ from rmqha.testing.sim.histories import Recorder
 from rmqha.testing.sim.network import Attempt
 from rmqha.testing.sim.nodes import SimNode, World
 from rmqha.testing.sim.oracle import Put, content
-from rmqha.testing.sim.process import Process
 from rmqha.testing.sim.simulation import MASTER, Config, SlaveConfig
 from rmqha.testing.sim.violation import Violation
 
@@ -411,11 +410,6 @@ class Cluster(Failover):
         assert isinstance(node, ClusterNode)
         node.lost_power()
         super()._without_power(node)
-
-    def _down(self, node: SimNode, process: Process, reason: str) -> None:
-        super()._down(node, process, reason)
-        assert isinstance(node, ClusterNode)
-        node.agent = None
 
     # Steps
 
