@@ -491,10 +491,10 @@ def _give(way: Way, order: Request, seconds: float | None, as_json: bool, check:
             return Answer(order.id, True, f"{situation(view)}. Nothing is to do")
         check(view)
         await session.reconnect()
-        orders = Orders(session.coordinator, name.prefix, session.clock)
+        orders = Orders(session.coordinator, name.prefix, session.clock, _progress)
         patience = view.config.ttl + SPARE_SECONDS if seconds is None else seconds
         try:
-            return await orders.give(given, patience, _progress)
+            return await orders.give(given, patience)
         except OrderPending as error:
             raise Trouble(ExitCode.IN_USE, str(error)) from error
         except OrderUnanswered as error:

@@ -9,7 +9,7 @@ In reading order:
 - ``watching``: a watch of the keys that is made again after it has ended.
 - ``trust``: whether the coordinator still has what was written.
 - ``eligible``: whether a node may try for the lead, and who should be let first.
-- ``step``/: decides, step by step: follow, try for the lead, lead, hand over. All of it is data.
+- ``step/``: decides, step by step: follow, try for the lead, lead, hand over. All of it is data.
 - ``agent``: does what the step says, and tells it what came of that.
 - ``knownfile``: what a node keeps of its cluster on its disk.
 - ``facts``: what a node tells of its cluster, in state.json and on its pages.

@@ -52,10 +52,14 @@ def situation(view: ClusterView) -> str:
 class Orders:
     """Gives orders to the nodes of the cluster whose keys start with ``prefix``."""
 
-    def __init__(self, coordinator: ICoordinator, prefix: str, clock: IReactorTime) -> None:
+    def __init__(
+        self, coordinator: ICoordinator, prefix: str, clock: IReactorTime, tell: Callable[[str], None]
+    ) -> None:
+        """``tell`` is called when the situation changes while an order waits for its answer."""
         self._coordinator = coordinator
         self._prefix = prefix
         self._clock = clock
+        self._tell = tell
         self._watch = KeyWatch(coordinator, prefix, self._keys_changed)
         self._waiting: Deferred[None] | None = None
 
@@ -63,10 +67,10 @@ class Orders:
         """The cluster's keys. Raises CoordinatorError, InvalidKey."""
         return ClusterView.read(self._prefix, await self._coordinator.range(self._prefix))
 
-    async def give(self, order: Request, seconds: float, tell: Callable[[str], None]) -> Answer:
-        """Give an order, and wait ``seconds`` for the answer. ``tell`` is called when the situation changes.
+    async def give(self, order: Request, seconds: float) -> Answer:
+        """Give an order, and wait ``seconds`` for the answer.
 
-        If it is cancelled, or fails, the order is withdrawn; ``tell`` is called with what is known then.
+        If it is cancelled, or fails, the order is withdrawn, and what is known then is told.
 
         Raises OrderPending, OrderUnanswered, OrderError, CoordinatorError, InvalidKey.
         """
@@ -74,22 +78,22 @@ class Orders:
         lease = await self._coordinator.grant(math.ceil(seconds) + SPARE_SECONDS)
         try:
             await self._place(order, lease)
-            answer = await self._wait_for(order, deadline, tell)
+            answer = await self._wait_for(order, deadline)
         except CancelledError:
-            is_withdrawn, answer = await self._withdraw(order, lease, tell)
+            is_withdrawn, answer = await self._withdraw(order, lease)
             if answer is not None:
-                tell(f"the order was answered already: {answer.text}")
+                self._tell(f"the order was answered already: {answer.text}")
             elif is_withdrawn:
-                tell("the order is withdrawn")
+                self._tell("the order is withdrawn")
             raise
         except Exception:  # of any kind: nobody waits for the answer any more, and the caller sees it
-            await self._withdraw(order, lease, tell)
+            await self._withdraw(order, lease)
             raise
         finally:
             self._watch.stop()
         if answer is not None:
             return answer
-        is_withdrawn, answer = await self._withdraw(order, lease, tell)
+        is_withdrawn, answer = await self._withdraw(order, lease)
         if answer is None:
             became = "and the order is withdrawn" if is_withdrawn else "and the order may still be there"
             raise OrderUnanswered(f"no node has answered within {seconds:g} s, {became}")
@@ -108,7 +112,7 @@ class Orders:
         if not done.succeeded:
             raise OrderPending(_pending(await self.read()))
 
-    async def _wait_for(self, order: Request, deadline: float, tell: Callable[[str], None]) -> Answer | None:
+    async def _wait_for(self, order: Request, deadline: float) -> Answer | None:
         """The answer; None if there is none at the deadline."""
         told = ""
         while True:
@@ -124,7 +128,7 @@ class Orders:
                 now = situation(view)
             if now != told:
                 told = now
-                tell(now)
+                self._tell(now)
             left = deadline - self._clock.seconds()
             if left <= 0:
                 return None
@@ -153,13 +157,15 @@ class Orders:
             waiting, self._waiting = self._waiting, None
             waiting.callback(None)
 
-    async def _withdraw(self, order: Request, lease: int, tell: Callable[[str], None]) -> tuple[bool, Answer | None]:
+    async def _withdraw(self, order: Request, lease: int) -> tuple[bool, Answer | None]:
         """End the order's lease, and the order with it. Whether that is sure, and the answer if a node was faster."""
         try:
             await self._coordinator.revoke(lease)
             view = await self.read()
         except CoordinatorError as error:
-            tell(f"{error} The order may still be there. It ends by itself {SPARE_SECONDS} s after the given time")
+            self._tell(
+                f"{error} The order may still be there. It ends by itself {SPARE_SECONDS} s after the given time"
+            )
             return False, None
         return True, view.answer if _is_answered(view, order) else None
 

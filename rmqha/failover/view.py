@@ -1,6 +1,5 @@
 """All keys of a cluster at one revision, and what they mean for a node."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -80,7 +79,7 @@ class ClusterView:
             get(EPOCH, History) or History(),
             get(SYNC, SyncSet),
             get(STATUS, Status),
-            _config(get),
+            _usable(get(CONFIG, ClusterConfig) or ClusterConfig()),
             get(REQUEST, Request),
             get(ANSWER, Answer),
             get(IDS, BrokerIds) or BrokerIds(),
@@ -129,9 +128,8 @@ def _get(prefix: str, snapshot: Snapshot, name: str, kind: type[Value]) -> Value
     return None if held is None else decode(kind, held.key, held.value)
 
 
-def _config(get: Callable[[str, type[ClusterConfig]], ClusterConfig | None]) -> ClusterConfig:
+def _usable(config: ClusterConfig) -> ClusterConfig:
     """The settings. Raises InvalidKey if they cannot be used."""
-    config = get(CONFIG, ClusterConfig) or ClusterConfig()
     problem = config.problem()
     if problem is not None:
         raise InvalidKey(f"the cluster's settings cannot be used: {problem}")

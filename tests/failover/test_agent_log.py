@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
@@ -21,9 +21,14 @@ from rmqha.coordination.interface import (
     Snapshot,
     TransactionResult,
 )
+from rmqha.failover import agent as shell
 from rmqha.failover.agent import FailoverAgent, Times
 from rmqha.failover.keys import MEMBERS, InvalidKey, Member, prefix_of
 from rmqha.failover.member import DiskFull, Following, Identity, INode, Known, NodeFacts, Promise
+from rmqha.failover.states import FailoverState
+from rmqha.failover.step.actions import Action
+from rmqha.failover.step.events import AgentEvent
+from rmqha.failover.step.step import AgentState
 from rmqha.failover.step.telling import MAX_TRIES
 from rmqha.failover.view import MAX_KEYS, ClusterView
 from rmqha.ha.master.leadership import Leadership
@@ -44,6 +49,21 @@ class Failing(MemoryCoordinator):
         return fail(next(self._errors))
 
 
+class Silent(MemoryCoordinator):
+    """Never answers."""
+
+    def range(self, prefix: str) -> Deferred[Snapshot]:
+        self.asked: Deferred[Snapshot] = Deferred()
+        return self.asked
+
+
+class Broken(MemoryCoordinator):
+    """Has a bug."""
+
+    def range(self, prefix: str) -> Deferred[Snapshot]:
+        return fail(ZeroDivisionError("planned"))
+
+
 class Lying(MemoryCoordinator):
     """Says that it has written, and writes nothing."""
 
@@ -59,6 +79,9 @@ class Node:
     """Knows nothing yet, and never leads."""
 
     members = None
+
+    def __init__(self) -> None:
+        self.given_up: list[str] = []
 
     async def read_known(self) -> Known:
         return Known()
@@ -85,7 +108,7 @@ class Node:
         raise NotImplementedError
 
     def give_up(self, reason: str) -> None:
-        raise NotImplementedError
+        self.given_up.append(reason)
 
     async def reinit(self) -> None:
         raise NotImplementedError
@@ -176,6 +199,42 @@ class LogTests(SynchronousTestCase):
         stopping = agent.stopService()
         self.clock.advance(0)
         self.successResultOf(stopping)
+
+    def test_a_bug_ends_the_process(self) -> None:
+        node = Node()
+        agent = self.agent(Broken(MemoryStore(self.clock), "a"), node)
+        with capturedLogs() as logged:
+            agent.startService()
+        self.assertEqual([each["event"] for each in logged if "log_failure" in each], [Event.FAILOVER_BUG])
+        self.assertEqual(node.given_up, ["a bug in automatic failover: planned"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.clock.advance(SECONDS)
+        self.successResultOf(agent.stopService())
+        self.assertIs(agent.state, FailoverState.STOPPED)
+
+    def test_a_step_with_a_bug_ends_the_process(self) -> None:
+        def broken(state: AgentState, event: AgentEvent) -> tuple[AgentState, tuple[Action, ...]]:
+            raise ZeroDivisionError("planned")
+
+        node = Node()
+        agent = self.agent(MemoryCoordinator(MemoryStore(self.clock), "a"), node)
+        self.patch(shell, "step", broken)
+        agent.startService()
+        self.assertEqual(node.given_up, ["a bug in automatic failover: planned"])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_who_gives_up_to_wait_for_the_stop_ends_all_calls(self) -> None:
+        silent, node = Silent(MemoryStore(self.clock), "a"), Node()
+        agent = self.agent(silent, node)
+        agent.startService()
+        stopping = agent.stopService()
+        self.assertNoResult(stopping)
+        self.assertIsNot(agent.state, FailoverState.STOPPED)
+        stopping.cancel()
+        self.failureResultOf(stopping, CancelledError)
+        self.assertTrue(silent.asked.called, "it is cancelled")
+        self.assertIs(agent.state, FailoverState.STOPPED)
+        self.assertEqual((node.given_up, self.clock.getDelayedCalls()), ([], []))
 
     def test_keys_without_end_are_refused_at_once(self) -> None:
         prefix = prefix_of("C", "B")

@@ -22,11 +22,11 @@ class OrderTests(SynchronousTestCase):
         self.keys = Keys(self.clock)
         self.keys.lead(member("node-b"))
         self.client = self.keys.store.client("cli")
-        self.orders = Orders(self.client, PREFIX, self.clock)
         self.told: list[str] = []
+        self.orders = Orders(self.client, PREFIX, self.clock, self.told.append)
 
     def give(self, order: Request = SWITCHOVER, seconds: float = 30) -> Any:
-        return self.orders.give(order, seconds, self.told.append)
+        return self.orders.give(order, seconds)
 
     def waiting(self) -> "tuple[Deferred[Answer], list[Answer | Failure]]":
         """An order that is placed, and not answered."""

@@ -126,10 +126,10 @@ class Follow(Request):
 
 @dataclass(frozen=True, slots=True)
 class StopFollowing(Request):
-    """Close the connection to the leader for good."""
+    """Close the connection to the leader for good. That needs no room on the disk: a candidate relies on it."""
 
     answer = FollowingStopped
-    faults = OF_NODE
+    faults = frozenset({Fault.NODE_FAILED})
 
 
 @dataclass(frozen=True, slots=True)
