@@ -1,6 +1,6 @@
 """The bugs that ``mutants`` plants. Each text must be in its file once: ``test_mutants`` says which one to aim anew."""
 
-from tests.proofs.mutants import Mutant
+from tests.proofs.mutant import Mutant
 
 F, H, S, B = "rmqha/failover/", "rmqha/ha/", "rmqha/store/", "rmqha/broker/"
 FAILOVER = ("tests/failover", "cluster")
