@@ -98,6 +98,23 @@ def test_the_leader_stops_cleanly() -> None:
         assert cluster.clock.seconds() - before < 2.0, "nobody waits for the lease to end"
 
 
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_leader_has_no_right_any_more_when_the_coordinator_hears_of_it(is_ordered: bool) -> None:
+    """Else it promises something after the next leader has looked at what was promised."""
+    with running() as cluster:
+        leadership = cluster.members[0].leadership
+        assert leadership is not None
+        assert leadership.is_held()
+        held: list[bool] = []
+        cluster.ambush = Ambush("gets transaction of leader, status", 1, lambda _: held.append(leadership.is_held()))
+        if is_ordered:
+            cluster.order(Order.SWITCHOVER)
+        else:
+            cluster.stop("master")
+        assert cluster.wait(lambda: bool(held), SECONDS), cluster.standing()
+        assert held == [False]
+
+
 def test_a_switchover_without_a_name_goes_to_another_node() -> None:
     with running() as cluster:
         cluster.order(Order.SWITCHOVER)

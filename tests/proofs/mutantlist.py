@@ -1,6 +1,6 @@
 """The bugs that ``mutants`` plants. Each text must be in its file once: ``test_mutants`` says which one to aim anew."""
 
-from tests.proofs.mutants import Mutant
+from tests.proofs.mutant import Mutant
 
 F, H, S, B = "rmqha/failover/", "rmqha/ha/", "rmqha/store/", "rmqha/broker/"
 FAILOVER = ("tests/failover", "cluster")
@@ -40,13 +40,21 @@ MUTANTS = (
     Mutant(
         "a right is not ended before the coordinator is told",
         F + "agent.py",
-        """            self._end_leadership("the node stops")
-            if self._keeper.lease is not None:
-                await self._coordinator.revoke(self._keeper.lease)
+        """        self._end_leadership(reason)  # first: nothing is promised after the coordinator knows it
+        end, stamp = self._node.facts().end, self._history.stamp
+        status = Status(leadership.epoch, confirmed, end, is_released=True, is_full=is_full, stamp=stamp)
+        mine = Compare(self._prefix + LEADER, CompareTarget.CREATE, self._created)
+        await self._coordinator.transact(
+            [mine], [Delete(self._prefix + LEADER), Put(self._prefix + STATUS, encode(status)), *writes]
+        )
 """,
-        """            if self._keeper.lease is not None:
-                await self._coordinator.revoke(self._keeper.lease)
-            self._end_leadership("the node stops")
+        """        end, stamp = self._node.facts().end, self._history.stamp
+        status = Status(leadership.epoch, confirmed, end, is_released=True, is_full=is_full, stamp=stamp)
+        mine = Compare(self._prefix + LEADER, CompareTarget.CREATE, self._created)
+        await self._coordinator.transact(
+            [mine], [Delete(self._prefix + LEADER), Put(self._prefix + STATUS, encode(status)), *writes]
+        )
+        self._end_leadership(reason)
 """,
         FAILOVER,
     ),

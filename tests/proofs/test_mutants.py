@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.proofs import mutants
+from tests.proofs.mutant import ROOT, Mutant
 from tests.proofs.mutantlist import MUTANTS
-from tests.proofs.mutants import ROOT, SEEDS, Mutant, read, table, try_mutant
+from tests.proofs.mutants import SEEDS, read, table, try_mutant
 
 FEW = 60
 
