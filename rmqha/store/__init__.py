@@ -15,6 +15,7 @@ In reading order:
 - ``put``: the put path: checks, encoding, appending.
 - ``putfigures``: how many puts had which result, and how long they took.
 - ``putwaits``: what a put waits for before it is answered.
+- ``storeputs``: the puts of an open store.
 - ``readlimit``: where reads end, and who waits for that to change.
 - ``reading``: reads messages by queue offset, key, id and time.
 - ``retention``: deletes old segments.
