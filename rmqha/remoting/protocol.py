@@ -216,10 +216,10 @@ Answers = AnswersNow | Deferred[AnswersNow]
 
 
 class IConnectionObserver(Interface):
-    """Is told that a connection has ended."""
+    """Learns that a connection has ended."""
 
     def connection_closed(connection: "RemotingProtocol") -> None:
-        """This connection has ended. It is told once."""
+        """This connection has ended. Called once for each."""
 
 
 @implementer(IPushProducer)
