@@ -21,8 +21,8 @@ from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.threads import CallInThread
+from rmqha.remoting.calls import ACL_EXCEPTION
 from rmqha.remoting.protocol import (
-    ACL_EXCEPTION,
     Answer,
     Answers,
     IConnectionObserver,

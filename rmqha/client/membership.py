@@ -18,8 +18,9 @@ from rmqha.client.together import together
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
 from rmqha.remoting.header import Header, refused, shown
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Answer, Processor, RemotingProtocol
+from rmqha.remoting.protocol import Answer, Processor, RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import ObjectKey, dumps_compact, dumps_strict
 from rmqha.wire.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel

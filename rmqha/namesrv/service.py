@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha import __version__
 from rmqha.ha.admission.allowlist import SlaveCheck
@@ -24,6 +25,7 @@ from rmqha.remoting.protocol import (
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
     Answer,
     BodyLimit,
+    IConnectionObserver,
     Processors,
     RemotingLimits,
     RemotingProtocol,
@@ -56,6 +58,7 @@ def name_server_limits(connections: int = 10_000, requests_in_progress: int = 10
     )
 
 
+@implementer(IConnectionObserver)
 class NameServerService(Service):
     """The state and timers of a name server. ``processors`` answer the requests at its port.
 

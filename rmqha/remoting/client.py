@@ -8,7 +8,8 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from rmqha.kit.connecting import Reconnecting
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processors, RemotingError, RemotingFactory, RemotingProtocol
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.protocol import Processors, RemotingError, RemotingFactory, RemotingProtocol
 from rmqha.wire.command import RemotingCommand
 
 FIRST_RETRY_SECONDS = 0.5

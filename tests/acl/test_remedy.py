@@ -5,7 +5,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.client.errors import AccessDenied, MQBrokerError
 from rmqha.ops.doctor.facts import Facts, Host
 from rmqha.ops.doctor.ofnodes import answers
-from rmqha.remoting.protocol import with_remedy
+from rmqha.remoting.calls import with_remedy
 from rmqha.wire.command import RemotingCommand
 
 JAVA = "org.apache.rocketmq.acl.common.AclException: "

@@ -4,7 +4,7 @@ import orjson
 from twisted.internet.defer import Deferred
 
 from rmqha.ops.top import SILENT, Row, Top, with_lag
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
 from rmqha.wire.command import RemotingCommand, RequestCode
 from tests.client.cluster import Server
 from tests.ops.doctor.test_asking import AskingTestCase

@@ -152,7 +152,7 @@ LINK_TRANSITIONS: dict[LinkState, frozenset[LinkState]] = {
 class NameServerLink(Service):
     """The connection to one name server, and the registration on it. Changes during a registration go into the next.
 
-    ``api`` is told of each registration. Then ``master`` has the name server's answer.
+    ``api`` gets each registration. Then ``master`` has the name server's answer.
     """
 
     _log = Logger()
@@ -446,7 +446,7 @@ class NameServerGroup(Service):
 
 
 class IMasterObserver(Interface):
-    """Is told where a slave's master is."""
+    """Learns where a slave's master is."""
 
     def master_found(addresses: MasterAddresses) -> None:
         """A name server says where it is, or that there is none. It may say the same again."""
@@ -454,7 +454,7 @@ class IMasterObserver(Interface):
 
 @implementer(ITableObserver)
 class BrokerOuterAPI(Service):
-    """Keeps a broker registered. ``observer`` is told of a slave's master, as name servers know it."""
+    """Keeps a broker registered. ``observer`` gets a slave's master, as name servers know it."""
 
     _log = Logger()
 

@@ -43,7 +43,7 @@ class FixedSettings(Exception):
 
 
 class ISettingsObserver(Interface):
-    """Hears of changed settings."""
+    """Learns of changed settings."""
 
     def settings_changed(changes: Mapping[str, str]) -> None:
         """These settings have changed: their texts by name."""
@@ -59,7 +59,7 @@ class LiveSettings:
         observer: ISettingsObserver | None = None,
         is_member: bool = False,
     ) -> None:
-        """The store has the current settings. The observer is told each change.
+        """The store has the current settings. The observer learns of each change.
 
         An operator can end the consumers' wait for a slave, so that they read all of the log: not in a member of a
         failover cluster, which would take back what they have read.

@@ -63,7 +63,7 @@ class TableStorage:
 
 
 class ITableObserver(Interface):
-    """Hears of each change of a table."""
+    """Learns of each change of a table."""
 
     def table_changed(row: object | None) -> None:
         """This row was added or changed; None after a deletion, or several changes."""

@@ -94,7 +94,7 @@ class BrokerTotals(NamedTuple):
     transferred: int
 
     def since(self, before: "BrokerTotals") -> "BrokerTotals":
-        """What was counted between two times, in so many ``seconds``."""
+        """What was counted between two times. ``seconds`` is the time between them."""
         return BrokerTotals(
             self.seconds - before.seconds,
             self.put - before.put,

@@ -14,7 +14,8 @@ from rmqha.kit.connecting import connect_protocol, reason_of
 from rmqha.ops.doctor.facts import Facts, Host, Judgement, NameServer, Store, clock_ahead
 from rmqha.ops.status import status_in
 from rmqha.remoting.asking import log_range, read_config, read_runtime_info
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingProtocol, call_once
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.protocol import RemotingProtocol, call_once
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, read_brokers
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient

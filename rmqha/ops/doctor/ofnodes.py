@@ -6,7 +6,7 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops.doctor.facts import MASTER_ID, Facts, Host, Node, Store
 from rmqha.ops.doctor.findings import Finding, failed, passed, skipped, warned
 from rmqha.ops.process import MAX_FILES
-from rmqha.remoting.protocol import ACL_EXCEPTION
+from rmqha.remoting.calls import ACL_EXCEPTION
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.retention import DISK_SPACE_WARNING_RATIO
 

@@ -9,7 +9,8 @@ from zope.interface import implementer
 
 from rmqha.ops.doctor.asking import MAX_HOSTS, Asked, Asking, receive_buffer
 from rmqha.ops.doctor.facts import Facts, Store
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.protocol import Processor
 from rmqha.store.nodestate import NodeState
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, read_brokers
 from rmqha.wire.command import RemotingCommand, RequestCode
