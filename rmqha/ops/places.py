@@ -20,7 +20,7 @@ class Place(NamedTuple):
     start: int | None = None
 
 
-class Bar(Protocol):
+class MovableBar(Protocol):
     """A bar that can be moved and taken away."""
 
     def show(self, title: str, done: int, total: int) -> None: ...
@@ -31,7 +31,7 @@ class Bar(Protocol):
 class ProgressBarService(PeriodicService):
     """Moves a bar while ``how_far`` gives a place. It shows nothing of what is over after one look."""
 
-    def __init__(self, bar: Bar, how_far: Callable[[], Place | None], clock: IReactorTime) -> None:
+    def __init__(self, bar: MovableBar, how_far: Callable[[], Place | None], clock: IReactorTime) -> None:
         PeriodicService.__init__(self, "the progress bar", LOOK_SECONDS, self._look, clock, first_after=LOOK_SECONDS)
         self._bar = bar
         self._how_far = how_far

@@ -46,7 +46,7 @@ class IShownNode(IPortOwner):
     def cluster(changes: int) -> dict[str, Any] | None:
         """What a member knows of its failover cluster, with this number of changes of the leader.
 
-        None for a node that is no member.
+        None if the node is not a member.
         """
 
     def run_in_table_thread(function: Callable[[], Any]) -> Deferred[Any]:

@@ -22,7 +22,7 @@ from rmqha.namesrv.routeinfo import LiveBroker, RouteInfoManager
 from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.ops.listening import IPortOwner
 from rmqha.remoting.protocol import RemotingFactory
-from rmqha.web.exposition import Common, Format, ManySeries, capped, exposing
+from rmqha.web.exposition import Common, ManySeries, TextFormat, capped, exposing
 from rmqha.web.nodemetrics import build_info, of_process
 from rmqha.web.nodeweb import HTML, JSON, WebService, metrics_handler, page_of, refresh_of
 from rmqha.web.page import Facts, FactsPage, environment, security_headers, shown
@@ -100,7 +100,7 @@ def _leadership(keys: Mapping[str, bytes]) -> Facts:
     }
 
 
-def metrics(facts: NameServerFacts, server: Server, form: Format) -> Steps[bytes]:
+def metrics(facts: NameServerFacts, server: Server, form: TextFormat) -> Steps[bytes]:
     """The answer to a scrape, in steps."""
     return exposing(_families(facts, server), form)
 

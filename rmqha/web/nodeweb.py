@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 from rmqha.kit.steps import Steps
 from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.ops.listening import IPortOwner, ListeningService
-from rmqha.web.exposition import Format
+from rmqha.web.exposition import TextFormat
 from rmqha.web.health import CHECKS, cluster_handlers, handler_of
 from rmqha.web.interfaces import IShownNode
 from rmqha.web.nodemetrics import NodeMetrics
@@ -26,7 +26,7 @@ JSON = "application/json"
 
 
 class WebService(MultiService):
-    """Listens for HTTP while it runs. The owner hears if it cannot."""
+    """Listens for HTTP while it runs. If it cannot, it tells the owner."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ def refresh_of(query: Query) -> int:
     return 0 if query.parameters.get("refresh") == "0" else REFRESH_SECONDS
 
 
-def metrics_handler(shared: SharedWork, text: Callable[[Format], Steps[bytes]]) -> Handler:
+def metrics_handler(shared: SharedWork, text: Callable[[TextFormat], Steps[bytes]]) -> Handler:
     """Answers scrapes: as OpenMetrics if that is accepted, and compressed if that is."""
 
     def answer(query: Query) -> Deferred[Page]:
-        form = Format("application/openmetrics-text" in query.accept, query.takes_gzip)
+        form = TextFormat("application/openmetrics-text" in query.accept, query.takes_gzip)
         headers = {"Content-Encoding": "gzip"} if form.gzip else {}
         headers["Vary"] = "Accept, Accept-Encoding"
         return shared.ask(form, partial(page_of, partial(text, form), form.content_type, headers))

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol
 
 from rmqha.kit.connecting import connect_protocol, reason_of
-from rmqha.ops.doctor.facts import Facts, Host, Judgement, NameServer, Store, clock_ahead
+from rmqha.ops.doctor.facts import AskedBroker, Facts, Judgement, ServerListing, Store, clock_ahead
 from rmqha.ops.status import status_in
 from rmqha.remoting.asking import log_range, read_config, read_runtime_info
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingProtocol, call_once
@@ -29,7 +29,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedAbout:
     """What the user wants to know about: brokers and name servers by address. ``tls`` is for listed brokers."""
 
     hosts: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Asking:
         self._clock = clock
         self._now = now
 
-    async def facts(self, asked: Asked, stores: Iterable[Store] = ()) -> Facts:
+    async def facts(self, asked: AskedAbout, stores: Iterable[Store] = ()) -> Facts:
         """Ask the given hosts and name servers, then what they name."""
         stores = tuple(stores)
         hosts, servers = await _together(
@@ -72,7 +72,7 @@ class Asking:
         left_out = max(0, len(registered) - room)
         return Facts(tuple(hosts), stores, tuple(servers), connects, receive_buffer(), left_out)
 
-    async def _host(self, name: str, given: bool = True) -> Host:
+    async def _host(self, name: str, given: bool = True) -> AskedBroker:
         over_tls = name.lower().startswith((TLS, "ssl:", "rmqtls:"))
         try:
             way = self._make_way(name)
@@ -80,9 +80,9 @@ class Asking:
         except CancelledError:  # Ctrl-C
             raise
         except Exception as error:  # of any kind: the host does not answer as it should
-            return Host(name, reason_of(error), over_tls=over_tls, given=given)
+            return AskedBroker(name, reason_of(error), over_tls=over_tls, given=given)
 
-    async def _ask_host(self, name: str, way: IStreamClientEndpoint) -> Host:
+    async def _ask_host(self, name: str, way: IStreamClientEndpoint) -> AskedBroker:
         protocol = RemotingProtocol({}, self._clock)
         await connect_protocol(way, protocol).addTimeout(CALL_TIMEOUT_SECONDS, self._clock)
         times: list[float] = []
@@ -102,7 +102,7 @@ class Asking:
         finally:
             protocol.hang_up()
         is_ours = NODE_STATE_KEY in info
-        return Host(
+        return AskedBroker(
             name,
             config=config,
             info=info,
@@ -113,14 +113,14 @@ class Asking:
             clock_ahead=clock_ahead(info, asked_at, answered_at),
         )
 
-    async def _name_server(self, address: str) -> NameServer:
+    async def _name_server(self, address: str) -> ServerListing:
         try:
             answer = await call_once(self._make_way(address), RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
-            return NameServer(address, brokers=read_brokers(loads_lenient(answer.body)))
+            return ServerListing(address, brokers=read_brokers(loads_lenient(answer.body)))
         except CancelledError:
             raise
         except Exception as error:  # of any kind, as above
-            return NameServer(address, reason_of(error))
+            return ServerListing(address, reason_of(error))
 
     async def _connects(self, address: str) -> str | None:
         """Why an address does not take connections; None if it does. Not a byte is sent."""
@@ -141,13 +141,13 @@ class _Silent(Protocol):
     """Sends nothing, and ignores what it receives."""
 
 
-def _named_servers(nodes: Iterable[Host] | Iterable[Store]) -> list[str]:
+def _named_servers(nodes: Iterable[AskedBroker] | Iterable[Store]) -> list[str]:
     """The name servers in the settings of brokers and stores."""
     texts = [node.config.get("namesrvAddr", "") for node in nodes]
     return [address.strip() for text in texts for address in text.split(";") if address.strip()]
 
 
-def _not_asked(hosts: list[Host], servers: list[NameServer], everybody: bool) -> list[str]:
+def _not_asked(hosts: list[AskedBroker], servers: list[ServerListing], everybody: bool) -> list[str]:
     """The registered addresses of brokers that were not asked: of ``everybody``, or of the brokerNames asked."""
     names = {host.broker_name for host in hosts}
     known = {host.address for host in hosts} | {host.name.removeprefix(TLS) for host in hosts}
@@ -162,7 +162,7 @@ def _not_asked(hosts: list[Host], servers: list[NameServer], everybody: bool) ->
     return list(dict.fromkeys(found))
 
 
-def _registers(host: Host) -> list[str]:
+def _registers(host: AskedBroker) -> list[str]:
     """The addresses that others use to reach the broker."""
     addresses = [host.address, host.ha_address if host.is_master else None]
     return [address for address in addresses if address is not None]
@@ -182,7 +182,7 @@ async def _all(asking: Iterable[Coroutine[Any, Any, Found]]) -> list[Found]:
 
 
 async def _together(
-    hosts: Coroutine[Any, Any, list[Host]], servers: Coroutine[Any, Any, list[NameServer]]
-) -> tuple[list[Host], list[NameServer]]:
+    hosts: Coroutine[Any, Any, list[AskedBroker]], servers: Coroutine[Any, Any, list[ServerListing]]
+) -> tuple[list[AskedBroker], list[ServerListing]]:
     first, second = Deferred.fromCoroutine(hosts), Deferred.fromCoroutine(servers)
     return await first, await second
