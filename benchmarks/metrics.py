@@ -28,7 +28,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.putfigures import PutFigures
 from rmqha.web.exposition import TextFormat
-from rmqha.web.interfaces import IOpenNode, IShownNode
+from rmqha.web.interfaces import ILiveNode, IShownNode
 from rmqha.web.nodemetrics import NodeMetrics
 from rmqha.web.sampling import RecentWarnings, Sampler
 from rmqha.web.server import Server
@@ -130,7 +130,7 @@ class Queue:
         return (self._end + len(self._pending)) // 20
 
 
-@implementer(IOpenNode)
+@implementer(ILiveNode)
 @dataclass
 class OpenSide:
     """What a scrape reads of an open node."""

@@ -13,13 +13,14 @@ from rmqha.cli.running import run_reactor, the_reactor
 from rmqha.cli.shared import JSON, print_json
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
-from rmqha.net.endpoints import make_endpoint, split_addresses
+from rmqha.net.endpoints import split_addresses
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.ops.doctor.asking import AskedAbout, Asking
 from rmqha.ops.doctor.checks import CHECKS, examine
 from rmqha.ops.doctor.facts import Facts, Store
 from rmqha.ops.doctor.findings import Check, CheckResult, Finding
 from rmqha.ops.doctor.reading import read_store
+from rmqha.ops.ways import Ways
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 
 DEFAULT_PORT = 10911
@@ -100,12 +101,13 @@ def _gathered(asked: AskedAbout, stores: list[Store], tls: ClientTLS) -> Facts:
     if not asked.hosts and not asked.name_servers and not any(store.config.get("namesrvAddr") for store in stores):
         return Facts(stores=tuple(stores))
     reactor = the_reactor()
+    ways = Ways(reactor, tls)
     for address in (*asked.hosts, *asked.name_servers):
         try:
-            make_endpoint(reactor, address, tls)
+            ways.to(address)
         except ValueError as error:
             raise Trouble(ExitCode.USAGE, str(error)) from error
-    asking = Asking(lambda address: make_endpoint(reactor, address, tls), reactor)
+    asking = Asking(ways, reactor)
     return run_reactor(reactor, lambda: asking.facts(asked, stores))
 
 

@@ -137,7 +137,7 @@ class Node(ProcessService):
         self._enter(Phase.OPENING)
         self._serve_http()
         if self._bar is not None:
-            ProgressBarService(self._bar, self.how_far, IReactorTime(self._reactor)).setServiceParent(self)
+            ProgressBarService(self._bar, self, IReactorTime(self._reactor)).setServiceParent(self)
         self._work(self._open())
 
     def _serve_http(self) -> None:

@@ -53,7 +53,7 @@ from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import OpeningPhase
-from rmqha.web.interfaces import IOpenNode
+from rmqha.web.interfaces import ILiveNode
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, READERS_KEY, VERSION_KEY
 
 SHOWN_CHANGES = 5
@@ -85,7 +85,7 @@ class Process:
     keep_settings: Keep
 
 
-@implementer(IOpenNode)
+@implementer(ILiveNode)
 class OpenNode:
     """The services of a node's role over its open store.
 
@@ -280,7 +280,7 @@ class OpenNode:
         self.factories[name] = factory
         bind_address = self._plan.bind_address
         endpoint = tcp_endpoint(process.reactor, port, self._plan.addresses.get(bind_address, bind_address))
-        endpoint, security = secured(endpoint, self._plan.tls, mode, self._clock, self._slave_check.refused)
+        endpoint, security = secured(endpoint, self._plan.tls, mode, self._clock, self._slave_check)
         if self._plan.tls is None:
             security += if_plain
         service = ListeningService(

@@ -19,7 +19,7 @@ import orjson
 
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.ops.status import MaxLag
-from rmqha.web.interfaces import IOpenNode
+from rmqha.web.interfaces import ILiveNode
 from rmqha.web.server import Handler, Page, Query, text_page
 from rmqha.web.watchednode import COPYING, RUNNING, WatchedNode, is_master
 
@@ -54,7 +54,7 @@ def primary(facts: WatchedNode, _: Query) -> YesOrNo:
     return True, f"the node is the {facts.role}"
 
 
-def _why_no_puts(live: IOpenNode) -> str:
+def _why_no_puts(live: ILiveNode) -> str:
     leadership = live.store.leadership
     if leadership is not None and not leadership.takes_puts():
         return "it hands the lead over" if leadership.is_held() else "it does not lead its failover cluster any more"
@@ -99,7 +99,7 @@ def sync(facts: WatchedNode, _: Query) -> YesOrNo:
     return state == ReplicaState.IN_SYNC.name, f"the slave is {state}"
 
 
-def _running(facts: WatchedNode) -> IOpenNode | str:
+def _running(facts: WatchedNode) -> ILiveNode | str:
     """The open node, or why it does not run."""
     live = facts.node.live_node()
     if live is None or facts.node.shown_phase() != RUNNING:

@@ -10,13 +10,13 @@ from rmqha.broker.service import BrokerService
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.service import HASlaveService
 from rmqha.ops.listening import IPortOwner
-from rmqha.ops.places import Place
+from rmqha.ops.places import IWorker
 from rmqha.settings.settings import Settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 
 
-class IOpenNode(Interface):
+class ILiveNode(Interface):
     """A node while its store is open: ``OpenNode``."""
 
     store: MessageStore = Attribute("The open store.")
@@ -29,7 +29,7 @@ class IOpenNode(Interface):
         """The content of state.json."""
 
 
-class IShownNode(IPortOwner):
+class IShownNode(IPortOwner, IWorker):
     """A node as its pages see it: ``Node``. All of it is live, and may be asked at any time."""
 
     settings: Settings = Attribute("The current settings: a promotion changes them.")
@@ -37,11 +37,8 @@ class IShownNode(IPortOwner):
     def shown_phase() -> str:
         """What the node is doing."""
 
-    def live_node() -> IOpenNode | None:
+    def live_node() -> ILiveNode | None:
         """The open node; None while its store is closed."""
-
-    def how_far() -> Place | None:
-        """How far the opening of the store, or a slave's copy of the log, has come; None while nothing takes long."""
 
     def cluster(changes: int) -> dict[str, Any] | None:
         """What a member knows of its failover cluster, with this number of changes of the leader.

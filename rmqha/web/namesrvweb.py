@@ -189,9 +189,9 @@ def name_server_handlers(facts: NameServerFacts, shared: SharedWork, server: Ser
     works = text_page(200, "the name server answers")
     return {
         "/": lambda query: shared.ask(
-            ("/", refresh_of(query)), partial(page_of, partial(page.html, refresh_of(query)), HTML, page.headers)
+            ("/", refresh_of(query)), lambda: page_of(page.html(refresh_of(query)), HTML, page.headers)
         ),
-        "/status.json": lambda _: shared.ask("/status.json", partial(page_of, page.json, JSON)),
+        "/status.json": lambda _: shared.ask("/status.json", lambda: page_of(page.json(), JSON)),
         "/metrics": metrics_handler(shared, partial(metrics, facts, server)),
         "/liveness": lambda _: works,
         "/readiness": lambda _: works,

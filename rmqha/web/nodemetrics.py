@@ -14,7 +14,7 @@ from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import NodeState
 from rmqha.web.catalogue import BY_NAME, OTHER
 from rmqha.web.exposition import Common, CounterPlaces, ManySeries, TextFormat, capped, exposing, label
-from rmqha.web.interfaces import IOpenNode
+from rmqha.web.interfaces import ILiveNode
 from rmqha.web.watchednode import (
     STATES,
     WatchedNode,
@@ -46,7 +46,7 @@ class NodeMetrics:
             live = None
         return (yield from exposing(self._families(live, lags, http), form))
 
-    def _families(self, live: IOpenNode | None, lags: Mapping[tuple[str, str], int], http: Any) -> Families:
+    def _families(self, live: ILiveNode | None, lags: Mapping[tuple[str, str], int], http: Any) -> Families:
         facts, settings = self._facts, self._facts.node.settings
         common = Common(settings.broker_cluster_name, "broker", settings.broker_name)
         state = None if live is None else live.state()
@@ -73,7 +73,7 @@ class NodeMetrics:
         if live is not None and live.broker is not None and facts.node.live_node() is live:
             yield from self._of_broker(common, live, lags)
 
-    def _of_log(self, common: Common, live: IOpenNode, state: NodeState) -> Families:
+    def _of_log(self, common: Common, live: ILiveNode, state: NodeState) -> Families:
         offsets = state.offsets
         for each in facts_of(type(state)):
             if each.metric:
@@ -85,7 +85,7 @@ class NodeMetrics:
         refusals = {} if live.slave is None else {(reason,): count for reason, count in live.slave.refusals.items()}
         yield common.family("rmqha_records_refused_total", refusals)
 
-    def _of_slaves(self, common: Common, live: IOpenNode) -> Families:
+    def _of_slaves(self, common: Common, live: ILiveNode) -> Families:
         slaves = [slave for slave in slaves_of(live) if slave["ackOffset"] is not None]
         farthest: dict[str, dict[str, Any]] = {}
         for slave in slaves:  # of several connections of one slave, the one that is farthest behind
@@ -109,7 +109,7 @@ class NodeMetrics:
         )
         yield common.many("rmqha_slot_active", {(label(slot["slot"]),): float(slot["active"]) for slot in slots})
 
-    def _of_puts(self, common: Common, live: IOpenNode) -> Families:
+    def _of_puts(self, common: Common, live: ILiveNode) -> Families:
         if is_master(self._facts.node.settings):
             yield common.value("rmqha_takes_puts", float(live.store.takes_puts))
         puts = {(status,): count for status, count in puts_by_status(live.store).items()}
@@ -120,7 +120,7 @@ class NodeMetrics:
         yield common.histogram("rmqha_replication_wait_seconds", waits)
         yield common.histogram("rmqha_flush_seconds", live.store.flush_durations)
 
-    def _of_broker(self, common: Common, live: IOpenNode, lags: Mapping[tuple[str, str], int]) -> Families:
+    def _of_broker(self, common: Common, live: ILiveNode, lags: Mapping[tuple[str, str], int]) -> Families:
         broker = live.broker
         assert broker is not None, "the caller has looked"
         yield common.value("rocketmq_broker_permission", self._facts.node.settings.broker_permission)

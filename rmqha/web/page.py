@@ -23,7 +23,7 @@ from rmqha.kit.printing import printable
 from rmqha.kit.steps import Steps
 from rmqha.store.nodefacts import Kind, facts_of
 from rmqha.store.nodestate import NodeState
-from rmqha.web.interfaces import IOpenNode
+from rmqha.web.interfaces import ILiveNode
 from rmqha.web.plots import HEIGHT, WIDTH, path_of, place_before_end
 from rmqha.web.sampling import HISTORY_SECONDS, WorkProgress
 from rmqha.web.server import Server
@@ -226,7 +226,7 @@ class StatusPage(FactsPage):
             found["groups"] = shown(_top_groups(lags))
         return found
 
-    def _of_node(self, live: IOpenNode | None) -> Facts:
+    def _of_node(self, live: ILiveNode | None) -> Facts:
         facts, settings = self._facts, self._facts.node.settings
         state = None if live is None else live.state()
         found: Facts = {} if state is None else state.as_json()
@@ -275,7 +275,7 @@ class StatusPage(FactsPage):
             "progress": _as_facts(facts.sampler.progress),
         }
 
-    def _of_live(self, live: IOpenNode) -> Facts:
+    def _of_live(self, live: ILiveNode) -> Facts:
         slaves = sorted(slaves_of(live), key=lambda slave: -(slave["lagBytes"] or 0))
         slots = sorted(slots_of(self._facts, live), key=lambda slot: -slot["retainedBytes"])
         settings = self._facts.node.settings

@@ -23,7 +23,7 @@ from rmqha.ops.places import Place
 from rmqha.store.errors import StoreError
 from rmqha.store.log.room import room_of
 from rmqha.store.retention import Slot, SlotFolder
-from rmqha.web.interfaces import IOpenNode, IShownNode
+from rmqha.web.interfaces import ILiveNode, IShownNode
 
 SAMPLE_SECONDS = 5.0
 PACE_SECONDS = 30.0
@@ -260,7 +260,7 @@ class TimedPoller:
         return getattr(self._poller, name)
 
 
-def sample_of(live: IOpenNode | None, seconds: float) -> Sample | None:
+def sample_of(live: ILiveNode | None, seconds: float) -> Sample | None:
     """The sums of an open node; None while its store is closed."""
     if live is None:
         return None

@@ -18,7 +18,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR
 from rmqha.store.nodestate import NodeState
 from rmqha.store.opening import OpeningPhase
-from rmqha.web.interfaces import IOpenNode, IShownNode
+from rmqha.web.interfaces import ILiveNode, IShownNode
 from rmqha.web.sampling import RecentWarnings, Sampler
 
 SERVING = "SERVING"
@@ -77,7 +77,7 @@ def _port_of(factory: Any) -> tuple[int, Mapping[str, int]]:
     return factory.connections, {"too many connections": factory.refused}
 
 
-def slaves_of(live: IOpenNode) -> list[dict[str, Any]]:
+def slaves_of(live: ILiveNode) -> list[dict[str, Any]]:
     """What is known of each connected slave. ``inSync`` says whether its lag is below haSlaveFallbehindMax."""
     if live.serving is None:
         return []
@@ -88,7 +88,7 @@ def slaves_of(live: IOpenNode) -> list[dict[str, Any]]:
     ]
 
 
-def slots_of(facts: WatchedNode, live: IOpenNode) -> list[dict[str, Any]]:
+def slots_of(facts: WatchedNode, live: ILiveNode) -> list[dict[str, Any]]:
     """The slots: their files, at most 5 s old, and what connected slaves have acknowledged since."""
     acknowledged = {} if live.serving is None else live.serving.factory.acknowledged()
     end = live.store.commit_log.verified_offset
@@ -103,7 +103,7 @@ def slots_of(facts: WatchedNode, live: IOpenNode) -> list[dict[str, Any]]:
     ]
 
 
-def consumer_lags(live: IOpenNode) -> Steps[dict[tuple[str, str], int]]:
+def consumer_lags(live: ILiveNode) -> Steps[dict[tuple[str, str], int]]:
     """By topic and group: messages after the group's offset, in the queues in which it has one. Found in steps."""
     if live.broker is None:
         return {}

@@ -14,7 +14,7 @@ from rmqha.ops.places import Place
 from rmqha.settings.settings import Settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
-from rmqha.web.interfaces import IOpenNode, IShownNode
+from rmqha.web.interfaces import ILiveNode, IShownNode
 from rmqha.web.nodeweb import node_handlers
 from rmqha.web.sampling import DiskFacts, RecentWarnings, Sampler
 from rmqha.web.server import Page, Query, Server
@@ -23,7 +23,7 @@ from rmqha.web.watchednode import WatchedNode
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
 
 
-@implementer(IOpenNode)
+@implementer(ILiveNode)
 @dataclass
 class FakeNode:
     """An open node whose state is as the test says."""
@@ -55,7 +55,7 @@ class FakeShownNode:
     def shown_phase(self) -> str:
         return self._case.phase
 
-    def live_node(self) -> IOpenNode | None:
+    def live_node(self) -> ILiveNode | None:
         return self._case.node
 
     def how_far(self) -> Place | None:

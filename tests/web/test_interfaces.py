@@ -7,19 +7,19 @@ from rmqha.namesrv_tap import NameServerProcess
 from rmqha.node.node import Node
 from rmqha.node.opennode import OpenNode
 from rmqha.ops.listening import IPortOwner
-from rmqha.web.interfaces import IOpenNode, IShownNode
+from rmqha.web.interfaces import ILiveNode, IShownNode
 from tests.web.nodes import NodeWebTestCase
 
 
 class InterfaceTests(NodeWebTestCase):
     def test_the_doubles(self) -> None:
-        verifyObject(IOpenNode, self.begin())
+        verifyObject(ILiveNode, self.begin())
         verifyObject(IShownNode, self.shown)
 
     def test_the_product(self) -> None:
         pairs: tuple[tuple[type[Interface], type], ...] = (
             (IShownNode, Node),
-            (IOpenNode, OpenNode),
+            (ILiveNode, OpenNode),
             (IPortOwner, NameServerProcess),
         )
         for interface, implementer in pairs:

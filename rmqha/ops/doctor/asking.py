@@ -1,7 +1,7 @@
 """Asks brokers and name servers about themselves, all at once. Only questions are sent, and each has a time limit."""
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,10 +13,11 @@ from twisted.internet.protocol import Protocol
 from rmqha.kit.connecting import connect_protocol, reason_of
 from rmqha.ops.doctor.facts import AskedBroker, Facts, Judgement, ServerListing, Store, clock_ahead
 from rmqha.ops.status import status_in
+from rmqha.ops.ways import IWays
 from rmqha.remoting.asking import log_range, read_config, read_runtime_info
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingProtocol, call_once
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, read_brokers
-from rmqha.wire.command import RequestCode
+from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.fastjson import loads_lenient
 
 MAX_HOSTS = 200
@@ -38,16 +39,16 @@ class AskedAbout:
 
 
 class Asking:
-    """Asks. ``make_way`` makes the endpoint of an address, and raises ValueError for an invalid one."""
+    """Asks those that ``ways`` lead to."""
 
     def __init__(
         self,
-        make_way: Callable[[str], IStreamClientEndpoint],
+        ways: IWays,
         clock: IReactorTime,
         now: Callable[[], float] = time.time,
     ) -> None:
         """``now`` returns seconds since 1970."""
-        self._make_way = make_way
+        self._ways = ways
         self._clock = clock
         self._now = now
 
@@ -75,7 +76,7 @@ class Asking:
     async def _host(self, name: str, given: bool = True) -> AskedBroker:
         over_tls = name.lower().startswith((TLS, "ssl:", "rmqtls:"))
         try:
-            way = self._make_way(name)
+            way = self._ways.to(name)
             return replace(await self._ask_host(name, way), over_tls=over_tls, given=given)
         except CancelledError:  # Ctrl-C
             raise
@@ -87,17 +88,17 @@ class Asking:
         await connect_protocol(way, protocol).addTimeout(CALL_TIMEOUT_SECONDS, self._clock)
         times: list[float] = []
 
-        async def timed(answering: Callable[[], Awaitable[Found]]) -> Found:
+        async def timed(code: RequestCode) -> RemotingCommand:
             began = self._clock.seconds()
-            found = await answering()
+            found = await protocol.call(code)
             times.append(self._clock.seconds() - began)
             return found
 
         try:
-            config = read_config(await timed(lambda: protocol.call(RequestCode.GET_BROKER_CONFIG)))
-            await timed(lambda: protocol.call(RequestCode.GET_BROKER_CONFIG))
+            config = read_config(await timed(RequestCode.GET_BROKER_CONFIG))
+            await timed(RequestCode.GET_BROKER_CONFIG)
             asked_at = self._now()
-            info = read_runtime_info(await timed(lambda: protocol.call(RequestCode.GET_BROKER_RUNTIME_INFO)))
+            info = read_runtime_info(await timed(RequestCode.GET_BROKER_RUNTIME_INFO))
             answered_at = self._now()
         finally:
             protocol.hang_up()
@@ -115,7 +116,7 @@ class Asking:
 
     async def _name_server(self, address: str) -> ServerListing:
         try:
-            answer = await call_once(self._make_way(address), RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
+            answer = await call_once(self._ways.to(address), RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
             return ServerListing(address, brokers=read_brokers(loads_lenient(answer.body)))
         except CancelledError:
             raise
@@ -125,7 +126,7 @@ class Asking:
     async def _connects(self, address: str) -> str | None:
         """Why an address does not take connections; None if it does. Not a byte is sent."""
         try:
-            protocol = await connect_protocol(self._make_way(address), _Silent()).addTimeout(
+            protocol = await connect_protocol(self._ways.to(address), _Silent()).addTimeout(
                 CALL_TIMEOUT_SECONDS, self._clock
             )
         except CancelledError:

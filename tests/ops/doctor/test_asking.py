@@ -6,9 +6,12 @@ from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClie
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
+from zope.interface.verify import verifyObject
 
+from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.ops.doctor.asking import MAX_HOSTS, AskedAbout, Asking, receive_buffer
 from rmqha.ops.doctor.facts import Facts, Store
+from rmqha.ops.ways import IWays, Ways
 from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor
 from rmqha.store.nodestate import NodeState
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, read_brokers
@@ -38,6 +41,7 @@ class Silent:
         return succeed(protocol)
 
 
+@implementer(IWays)
 class AskingTestCase(SynchronousTestCase):
     """Brokers and name servers in memory."""
 
@@ -77,14 +81,14 @@ class AskingTestCase(SynchronousTestCase):
         server = self.places[address] = Server(self.clock, {RequestCode.GET_BROKER_CLUSTER_INFO: answer})
         return server
 
-    def way(self, address: str) -> IStreamClientEndpoint:
+    def to(self, address: str) -> IStreamClientEndpoint:
         if address not in self.places:
             raise ValueError(f"{address} is not an address")
         return self.places[address]
 
     def ask(self, asked: AskedAbout, *stores: Store, seconds: float = 0.0) -> Facts:
         """The facts, once everybody has answered; ``seconds`` pass meanwhile."""
-        asking = Deferred.fromCoroutine(Asking(self.way, self.clock, self.clock.seconds).facts(asked, stores))
+        asking = Deferred.fromCoroutine(Asking(self, self.clock, self.clock.seconds).facts(asked, stores))
         self.carry()
         self.clock.advance(seconds)
         self.carry()
@@ -96,6 +100,10 @@ class AskingTestCase(SynchronousTestCase):
 
 
 class AskingTests(AskingTestCase):
+    def test_the_ways_are_those_that_it_asks_for(self) -> None:
+        verifyObject(IWays, self)
+        verifyObject(IWays, Ways(self.clock, ClientTLS()))
+
     def test_a_host_leads_to_its_name_server_and_its_slave(self) -> None:
         self.broker("m:1", namesrvAddr="ns:1")
         self.broker("s:1", broker_id=1)
