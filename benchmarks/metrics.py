@@ -27,7 +27,7 @@ from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.putfigures import PutFigures
-from rmqha.web.exposition import Format
+from rmqha.web.exposition import TextFormat
 from rmqha.web.interfaces import ILiveNode, IShownNode
 from rmqha.web.nodemetrics import NodeMetrics
 from rmqha.web.sampling import RecentWarnings, Sampler
@@ -68,7 +68,7 @@ class Side:
         clock = Clock()
         self.store.start_flushing(clock, execute, lambda failure: None)
         self.figures = self.store.put_figures
-        self.figures.seconds = time.monotonic  # as in a node
+        self.figures.seconds = self.store._seconds = time.monotonic  # as in a node
         broker = BrokerService(settings, self.store, clock, execute, Surroundings("127.0.0.1"))
         self.transport = StringTransport()
         self.connection = RemotingProtocol(broker.processors(), clock)
@@ -81,9 +81,9 @@ class Side:
 
     def count(self, counts: bool) -> None:
         """From now on puts are counted, or are not."""
-        figures, waits = self.figures if counts else Uncounted(time.monotonic), self.store.puts.waits
+        figures, waits = self.figures if counts else Uncounted(time.monotonic), self.store._put_waits
         assert waits is not None, "the store takes puts"
-        self.store.puts.figures = waits._figures = figures
+        self.store.put_figures = waits._figures = figures
         waits._answered = figures.answered
 
     def put_alone(self) -> None:
@@ -148,17 +148,17 @@ class OpenSide:
 
 @implementer(IShownNode)
 class ShownSide:
-    """A node that runs, as its pages see it."""
+    """A node whose store is open."""
 
-    def __init__(self, open_side: OpenSide) -> None:
-        self._open_side = open_side
-        self.settings = open_side.store.settings
+    def __init__(self, node: OpenSide) -> None:
+        self._node = node
+        self.settings = node.store.settings
 
     def shown_phase(self) -> str:
         return "RUNNING"
 
     def live_node(self) -> OpenSide:
-        return self._open_side
+        return self._node
 
     def how_far(self) -> None:
         return None
@@ -170,7 +170,7 @@ class ShownSide:
         return execute(function)
 
     def cannot_listen(self, reason: str) -> None:
-        raise AssertionError(reason)
+        raise SystemExit(reason)
 
 
 def scrape(side: Side) -> None:
@@ -184,14 +184,15 @@ def scrape(side: Side) -> None:
         broker.consumer_offsets.table.offset_table[key] = dict.fromkeys(range(QUEUES), 0)
         for queue in range(QUEUES):
             queues[f"Topic-number-{topic}", queue] = Queue()
-    node = ShownSide(OpenSide(store, broker))
-    watched = WatchedNode(node, None, RecentWarnings(), None, Sampler(node, clock))
-    metrics = NodeMetrics(watched)
+    node = OpenSide(store, broker)
+    shown = ShownSide(node)
+    facts = WatchedNode(shown, None, RecentWarnings(), None, Sampler(shown, clock))
+    metrics = NodeMetrics(facts)
     times: list[float] = []
     longest: list[float] = []
     size = 0
     for _ in range(SCRAPES):
-        steps, spent = metrics.text(Format(False, True), Server({}, clock)), list[float]()
+        steps, spent = metrics.text(TextFormat(False, True), Server({}, clock)), list[float]()
         while True:
             started = time.thread_time()
             try:

@@ -343,8 +343,7 @@ class NameServerProcess(ProcessService):
         name_server.setServiceParent(self)
         factory = RemotingFactory(name_server.processors(), clock, name_server_limits())
         endpoint = tcp_endpoint(self._reactor, self._port, self._bind_address)
-        refused = SlaveCheck(clock).refused
-        endpoint, security = secured(endpoint, self._tls.server, self._tls_mode, clock, refused)
+        endpoint, security = secured(endpoint, self._tls.server, self._tls_mode, clock, SlaveCheck(clock))
         ListeningService(endpoint, factory, "name server", security, self.cannot_listen).setServiceParent(self)
         if self._witness_plan is not None:
             self._open_witness(self._witness_plan, clock)

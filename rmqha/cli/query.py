@@ -10,8 +10,7 @@ import click
 
 from rmqha.cli.access import WAY
 from rmqha.cli.brokers import make_client, run_client
-from rmqha.cli.dump import StoredSince as DumpedSince
-from rmqha.cli.dump import records_wanted
+from rmqha.cli.dump import DumpedSince, records_wanted
 from rmqha.cli.running import the_reactor
 from rmqha.cli.shared import JSON, progress_bar, record_line, with_options
 from rmqha.cli.stores import open_store

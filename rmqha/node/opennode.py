@@ -66,7 +66,31 @@ FOUND_BY_NOBODY = (
 COPIES = (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
 
 
+<<<<<<< HEAD
 @implementer(IBrokersNode, ILiveNode, IOpenNode)
+=======
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The process that a node runs in.
+
+    ``run_in_table_thread`` is for writes of tables, which would delay the flushes that puts wait for. ``leave`` ends
+    the process after a slave's work is done, and ``stop_with`` after an error: with the exit code and its reason.
+    ``start_rewind`` cuts the log of a slave back; it returns false if it cannot now. ``describe_fork`` says in a line
+    where a slave's log and its master's part. ``keep_settings`` keeps what mqadmin changes for the next start.
+    """
+
+    reactor: Any
+    machine: Machine
+    run_in_table_thread: Callable[[Callable[[], None]], Deferred[None]]
+    leave: Leave
+    stop_with: Leave
+    start_rewind: Callable[[], bool]
+    describe_fork: Callable[[], Awaitable[str]]
+    keep_settings: Keep
+
+
+@implementer(ILiveNode)
+>>>>>>> wt-facts
 class OpenNode:
     """The services of a node's role over its open store.
 
@@ -285,7 +309,7 @@ class OpenNode:
         self.factories[name] = factory
         bind_address = self._plan.bind_address
         endpoint = tcp_endpoint(process.reactor, port, self._plan.addresses.get(bind_address, bind_address))
-        endpoint, security = secured(endpoint, self._plan.tls, mode, self._clock, self._slave_check.refused)
+        endpoint, security = secured(endpoint, self._plan.tls, mode, self._clock, self._slave_check)
         if self._plan.tls is None:
             security += if_plain
         service = ListeningService(

@@ -1,15 +1,16 @@
 """What ``rmqha top`` shows: one row for each broker, ours or Java's, with rates since the look before."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
-from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IReactorTime
 
 from rmqha.kit.connecting import reason_of
 from rmqha.ops.doctor.facts import read_float
 from rmqha.ops.status import UNKNOWN, status_in
+from rmqha.ops.ways import IWays
 from rmqha.remoting.asking import ask_config, ask_runtime_info
 from rmqha.remoting.protocol import call_once
 from rmqha.settings.settings import BrokerRole
@@ -73,11 +74,11 @@ class _Known:
 
 
 class Top:
-    """Looks at brokers again and again. ``make_way`` makes the endpoint of an address, and raises ValueError."""
+    """Looks at brokers again and again."""
 
     def __init__(
         self,
-        make_way: Callable[[str], IStreamClientEndpoint],
+        ways: IWays,
         clock: IReactorTime,
         hosts: Sequence[str],
         name_servers: Sequence[str] = (),
@@ -86,7 +87,7 @@ class Top:
         """With ``name_servers``, all brokers that the first answering one lists are looked at too, with ``over_tls`` by
         TLS.
         """
-        self._make_way = make_way
+        self._ways = ways
         self._clock = clock
         self._hosts = list(hosts)
         self._name_servers = list(name_servers)
@@ -106,7 +107,7 @@ class Top:
     async def _list(self) -> None:
         for address in self._name_servers:
             try:
-                answer = await call_once(self._make_way(address), RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
+                answer = await call_once(self._ways.to(address), RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
                 brokers = read_brokers(loads_lenient(answer.body))
             except CancelledError:  # Ctrl-C
                 raise
@@ -122,7 +123,7 @@ class Top:
     async def _row(self, address: str) -> Row:
         known = self._known.get(address, _Known())
         try:
-            way = self._make_way(address)
+            way = self._ways.to(address)
             config = known.config or await ask_config(way, self._clock)
             info = await ask_runtime_info(way, self._clock)
             status = status_in(info, config)

@@ -707,7 +707,7 @@ def reconcile(asked: Asked, **given: Any) -> None:
     Exit code 1 if messages are missing or have other bodies; 6 if nothing is missing, but not all is consumed.
     """
     from rmqha.pipeline.jobs.entries import By
-    from rmqha.pipeline.jobs.reconcile import Asked as Question
+    from rmqha.pipeline.jobs.reconcile import ToReconcile
     from rmqha.pipeline.jobs.reconcile import reconcile as reconcile_sources
     from rmqha.pipeline.jobs.sendlog import SendLog
 
@@ -717,7 +717,7 @@ def reconcile(asked: Asked, **given: Any) -> None:
         raise Trouble(ExitCode.USAGE, "--group needs --sends")
     ours = _sources(asked, (asked.store, *given["others"]))
     theirs = _sources(asked, given["against"])
-    question = Question(
+    question = ToReconcile(
         found=theirs or ours,
         expected=ours if theirs else (),
         logs=given["sends"],

@@ -7,7 +7,7 @@ In reading order:
 - ``catalogue``: the names, labels and meanings of all metrics.
 - ``exposition``: metrics as text for Prometheus, made in steps.
 - ``sampling``: what is looked at regularly: the disk, rates of puts, the last warnings, the reactor's turns.
-- ``watchednode``: a node, and what is watched beside it, for all of the following.
+- ``watchednode``: a node, and what its pages watch, for all of the following.
 - ``nodemetrics``: a node's metrics.
 - ``health``: the checks of load balancers.
 - ``plots``: small plots as SVG.

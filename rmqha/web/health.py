@@ -24,12 +24,12 @@ from rmqha.web.server import Handler, Page, Query, text_page
 from rmqha.web.watchednode import COPYING, RUNNING, WatchedNode, is_master
 
 ALL_CHANGES = 100
-Verdict = tuple[bool, str]
+YesOrNo = tuple[bool, str]
 """Whether the answer is yes, and why, in one line."""
-Check = Callable[[WatchedNode, Query], Verdict]
+Check = Callable[[WatchedNode, Query], YesOrNo]
 
 
-def liveness(facts: WatchedNode, _: Query) -> Verdict:
+def liveness(facts: WatchedNode, _: Query) -> YesOrNo:
     """Whether the process works: this answer shows that its reactor does."""
     live = facts.node.live_node()
     if live is not None and live.store.is_broken:
@@ -37,12 +37,12 @@ def liveness(facts: WatchedNode, _: Query) -> Verdict:
     return True, f"the node is {facts.name_of_state(facts.state())}"
 
 
-def readiness(facts: WatchedNode, query: Query) -> Verdict:
+def readiness(facts: WatchedNode, query: Query) -> YesOrNo:
     """Whether the node does what its role is for."""
     return primary(facts, query) if is_master(facts.node.settings) else replica(facts, query)
 
 
-def primary(facts: WatchedNode, _: Query) -> Verdict:
+def primary(facts: WatchedNode, _: Query) -> YesOrNo:
     """Whether the node is a master that accepts messages."""
     live = _running(facts)
     if not is_master(facts.node.settings):
@@ -61,7 +61,7 @@ def _why_no_puts(live: ILiveNode) -> str:
     return "the disk is too full to accept messages" if live.store.disk_full else "the disk has failed"
 
 
-def replica(facts: WatchedNode, query: Query) -> Verdict:
+def replica(facts: WatchedNode, query: Query) -> YesOrNo:
     """Whether the node is a slave that copies. Raises ValueError for a ``lag`` that is not a limit."""
     limit = MaxLag.parse(query.parameters["lag"]) if "lag" in query.parameters else None
     live = _running(facts)
@@ -81,7 +81,7 @@ def replica(facts: WatchedNode, query: Query) -> Verdict:
     return True, f"the slave is {state.state}"
 
 
-def sync(facts: WatchedNode, _: Query) -> Verdict:
+def sync(facts: WatchedNode, _: Query) -> YesOrNo:
     """Whether the node is a slave that holds all its master has, and counts as a replica."""
     live = _running(facts)
     if is_master(facts.node.settings):

@@ -10,7 +10,7 @@ from rmqha.broker.service import BrokerService
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.service import HASlaveService
 from rmqha.ops.listening import IPortOwner
-from rmqha.ops.places import Place
+from rmqha.ops.places import IWorker
 from rmqha.settings.settings import Settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
@@ -29,7 +29,7 @@ class ILiveNode(Interface):
         """The content of state.json."""
 
 
-class IShownNode(IPortOwner):
+class IShownNode(IPortOwner, IWorker):
     """A node as its pages see it: ``Node``. All of it is live, and may be asked at any time."""
 
     settings: Settings = Attribute("The current settings: a promotion changes them.")
@@ -40,13 +40,10 @@ class IShownNode(IPortOwner):
     def live_node() -> ILiveNode | None:
         """The open node; None while its store is closed."""
 
-    def how_far() -> Place | None:
-        """How far the opening of the store, or a slave's copy of the log, has come; None while nothing takes long."""
-
     def cluster(changes: int) -> dict[str, Any] | None:
         """What a member knows of its failover cluster, with this number of changes of the leader.
 
-        None for a node that is no member.
+        None if the node is not a member.
         """
 
     def run_in_table_thread(function: Callable[[], Any]) -> Deferred[Any]:

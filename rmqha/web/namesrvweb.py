@@ -22,7 +22,7 @@ from rmqha.namesrv.routeinfo import LiveBroker, RouteInfoManager
 from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.ops.listening import IPortOwner
 from rmqha.remoting.protocol import RemotingFactory
-from rmqha.web.exposition import Common, Format, ManySeries, capped, exposing
+from rmqha.web.exposition import Common, ManySeries, TextFormat, capped, exposing
 from rmqha.web.nodemetrics import build_info, of_process
 from rmqha.web.nodeweb import HTML, JSON, WebService, metrics_handler, page_of, refresh_of
 from rmqha.web.page import Facts, FactsPage, environment, security_headers, shown
@@ -100,7 +100,7 @@ def _leadership(keys: Mapping[str, bytes]) -> Facts:
     }
 
 
-def metrics(facts: NameServerFacts, server: Server, form: Format) -> Steps[bytes]:
+def metrics(facts: NameServerFacts, server: Server, form: TextFormat) -> Steps[bytes]:
     """The answer to a scrape, in steps."""
     return exposing(_families(facts, server), form)
 
@@ -189,9 +189,9 @@ def name_server_handlers(facts: NameServerFacts, shared: SharedWork, server: Ser
     works = text_page(200, "the name server answers")
     return {
         "/": lambda query: shared.ask(
-            ("/", refresh_of(query)), partial(page_of, partial(page.html, refresh_of(query)), HTML, page.headers)
+            ("/", refresh_of(query)), lambda: page_of(page.html(refresh_of(query)), HTML, page.headers)
         ),
-        "/status.json": lambda _: shared.ask("/status.json", partial(page_of, page.json, JSON)),
+        "/status.json": lambda _: shared.ask("/status.json", lambda: page_of(page.json(), JSON)),
         "/metrics": metrics_handler(shared, partial(metrics, facts, server)),
         "/liveness": lambda _: works,
         "/readiness": lambda _: works,

@@ -13,7 +13,11 @@ from rmqha.settings.settings import BrokerRole
 from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import NodeState
 from rmqha.web.catalogue import BY_NAME, OTHER
+<<<<<<< HEAD
 from rmqha.web.exposition import Common, CounterPlaces, Format, ManySeries, capped, exposing, label
+=======
+from rmqha.web.exposition import Common, CounterPlaces, ManySeries, TextFormat, capped, exposing, label
+>>>>>>> wt-facts
 from rmqha.web.interfaces import ILiveNode
 from rmqha.web.watchednode import (
     STATES,
@@ -38,7 +42,7 @@ class NodeMetrics:
         self._topics = CounterPlaces()
         self._reads = CounterPlaces()
 
-    def text(self, form: Format, http: Any) -> Steps[bytes]:
+    def text(self, form: TextFormat, http: Any) -> Steps[bytes]:
         """The answer to a scrape, in steps. ``http`` is the server that answers it."""
         live = self._facts.node.live_node()
         lags = {} if live is None else (yield from consumer_lags(live))

@@ -1,7 +1,6 @@
 """The HTTP port of a node as a service."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from twisted.application.service import MultiService
@@ -11,7 +10,7 @@ from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 from rmqha.kit.steps import Steps
 from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.ops.listening import IPortOwner, ListeningService
-from rmqha.web.exposition import Format
+from rmqha.web.exposition import TextFormat
 from rmqha.web.health import CHECKS, cluster_handlers, handler_of
 from rmqha.web.interfaces import IShownNode
 from rmqha.web.nodemetrics import NodeMetrics
@@ -26,7 +25,7 @@ JSON = "application/json"
 
 
 class WebService(MultiService):
-    """Listens for HTTP while it runs. The owner hears if it cannot."""
+    """Listens for HTTP while it runs. If it cannot, it tells the owner."""
 
     def __init__(
         self,
@@ -71,9 +70,9 @@ def node_handlers(facts: WatchedNode, shared: SharedWork, server: Server) -> dic
     page = StatusPage(facts, server)
     return {
         "/": lambda query: shared.ask(
-            ("/", refresh_of(query)), partial(page_of, partial(page.html, refresh_of(query)), HTML, page.headers)
+            ("/", refresh_of(query)), lambda: page_of(page.html(refresh_of(query)), HTML, page.headers)
         ),
-        "/status.json": lambda _: shared.ask("/status.json", partial(page_of, page.json, JSON)),
+        "/status.json": lambda _: shared.ask("/status.json", lambda: page_of(page.json(), JSON)),
         "/metrics": metrics_handler(shared, lambda form: metrics.text(form, server)),
         **{path: handler_of(check, facts) for path, check in CHECKS.items()},
         **cluster_handlers(facts),
@@ -85,19 +84,19 @@ def refresh_of(query: Query) -> int:
     return 0 if query.parameters.get("refresh") == "0" else REFRESH_SECONDS
 
 
-def metrics_handler(shared: SharedWork, text: Callable[[Format], Steps[bytes]]) -> Handler:
+def metrics_handler(shared: SharedWork, text: Callable[[TextFormat], Steps[bytes]]) -> Handler:
     """Answers scrapes: as OpenMetrics if that is accepted, and compressed if that is."""
 
     def answer(query: Query) -> Deferred[Page]:
-        form = Format("application/openmetrics-text" in query.accept, query.takes_gzip)
+        form = TextFormat("application/openmetrics-text" in query.accept, query.takes_gzip)
         headers = {"Content-Encoding": "gzip"} if form.gzip else {}
         headers["Vary"] = "Accept, Accept-Encoding"
-        return shared.ask(form, partial(page_of, partial(text, form), form.content_type, headers))
+        return shared.ask(form, lambda: page_of(text(form), form.content_type, headers))
 
     return answer
 
 
-def page_of(body: Callable[[], Steps[bytes]], content_type: str, headers: dict[str, str] | None = None) -> Steps[Page]:
+def page_of(body: Steps[bytes], content_type: str, headers: dict[str, str] | None = None) -> Steps[Page]:
     """Make an answer of a body that is made in steps."""
-    made = yield from body()
+    made = yield from body
     return Page(200, content_type, made, headers or {})

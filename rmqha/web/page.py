@@ -25,7 +25,7 @@ from rmqha.store.nodefacts import Kind, facts_of
 from rmqha.store.nodestate import NodeState
 from rmqha.web.interfaces import ILiveNode
 from rmqha.web.plots import HEIGHT, WIDTH, path_of, place_before_end
-from rmqha.web.sampling import HISTORY_SECONDS, Progress
+from rmqha.web.sampling import HISTORY_SECONDS, WorkProgress
 from rmqha.web.server import Server
 from rmqha.web.watchednode import (
     WatchedNode,
@@ -296,7 +296,7 @@ class StatusPage(FactsPage):
         }
 
 
-def _as_facts(progress: Progress | None) -> Facts | None:
+def _as_facts(progress: WorkProgress | None) -> Facts | None:
     if progress is None:
         return None
     return {

@@ -51,7 +51,7 @@ class Rates(NamedTuple):
     p99: float | None
 
 
-class History:
+class PutHistory:
     """The samples of the last 15 minutes."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ def _rates(old: Sample, new: Sample) -> Rates:
     )
 
 
-class Progress(NamedTuple):
+class WorkProgress(NamedTuple):
     """How far a long work is. The rate is None before a second look, and the time left while that is not known."""
 
     what: str
@@ -100,7 +100,7 @@ class Progress(NamedTuple):
     seconds_left: float | None
 
 
-class Pace:
+class WorkPace:
     """The rate of a long work, over about the last ``PACE_SECONDS``."""
 
     def __init__(self) -> None:
@@ -123,17 +123,17 @@ class Pace:
         """Whether it is the work of the last look, which has not gone back."""
         return bool(self._marks) and self._marks[-1][1].title == place.title and self._marks[-1][1].at <= place.at
 
-    def progress(self, place: Place | None, now: float) -> Progress | None:
+    def progress(self, place: Place | None, now: float) -> WorkProgress | None:
         """What is known of a work that is at ``place`` now."""
         if place is None:
             return None
         if not self._goes_on(place):
             start = _start_of(place)
-            return Progress(place.title, place.at - start, place.end - start, None, None)
+            return WorkProgress(place.title, place.at - start, place.end - start, None, None)
         then, before = self._marks[0]
         rate = (place.at - before.at) / (now - then) if now > then else None
         left = (place.end - place.at) / rate if rate else None
-        return Progress(place.title, place.at - self._start, place.end - self._start, rate, left)
+        return WorkProgress(place.title, place.at - self._start, place.end - self._start, rate, left)
 
 
 def _start_of(place: Place) -> int:
@@ -167,14 +167,14 @@ class Sampler(PeriodicService):
     def __init__(self, node: IShownNode, clock: IReactorTime) -> None:
         super().__init__("sampling for the status page", SAMPLE_SECONDS, self._sample, clock)
         self._now = clock.seconds
-        self._pace = Pace()
+        self._pace = WorkPace()
         self._node = node
         self._looking: Deferred[None] | None = None
-        self.history = History()
+        self.history = PutHistory()
         self.disk = DiskFacts()
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> WorkProgress | None:
         """How far a long work of the node is now; None if there is none."""
         return self._pace.progress(self._node.how_far(), self._now())
 

@@ -38,7 +38,7 @@ QUEUES_AT_ONCE = 4000
 
 @dataclass(frozen=True, slots=True)
 class WatchedNode:
-    """A node, and what is watched beside it for its pages."""
+    """A node, and what its pages watch."""
 
     node: IShownNode
     tls: ServerTLS | None

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rmqha.node.clusternode import ClusterNode
 from twisted.internet.task import Clock
 from zope.interface.verify import verifyClass
 
@@ -53,7 +54,6 @@ from rmqha.failover.step.rights import move
 from rmqha.failover.step.step import AgentState, Phase, first_state, step
 from rmqha.failover.step.work import Procedure, Work, transact
 from rmqha.failover.view import ClusterView
-from rmqha.node.clusternode import ClusterNode
 from rmqha.testing.coordinator import MemoryStore
 from rmqha.testing.sim import clusternodes
 from rmqha.testing.sim.walk import Story, run_seed

@@ -149,7 +149,7 @@ def shown_time(row: Row) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ToReconcile:
     """What to compare: messages of the sources ``expected``, or sends of producers' ``logs``, with those of ``found``.
     A source is a store, an archive, or an address of brokers. Its options are given, whose ``selection`` selects topics
     and tags.
@@ -169,7 +169,7 @@ class Asked:
     scratch: Path | None = None
 
 
-def reconcile(asked: Asked, engine: Engine, progress: Progress = no_progress) -> Reconciled:
+def reconcile(asked: ToReconcile, engine: Engine, progress: Progress = no_progress) -> Reconciled:
     """Compare both sides. Raises OptionError, StoreError, OSError."""
     if len(asked.groups) > MAX_GROUPS:
         raise OptionError(f"at most {MAX_GROUPS} groups at a time")
@@ -243,7 +243,7 @@ def _opened(options: Options) -> list[_Source]:
     return [_Source(str(path), options, path, open_log(options))]
 
 
-def _both_sides(asked: Asked, work: _Work) -> list[str]:
+def _both_sides(asked: ToReconcile, work: _Work) -> list[str]:
     files: list[str] = []
     for number, given, period in ((EXPECTED, asked.expected, asked.period), (FOUND, asked.found, (None, None))):
         for source in chain.from_iterable(map(_opened, given)):
@@ -252,7 +252,7 @@ def _both_sides(asked: Asked, work: _Work) -> list[str]:
     return files
 
 
-def _logs_and_stores(asked: Asked, work: _Work) -> list[str]:
+def _logs_and_stores(asked: ToReconcile, work: _Work) -> list[str]:
     """The rows of all logs, and of the stores only what can match one of them."""
     log = replace(asked.log, period=asked.period)
     sends = [sends_of_log(path, log, work.folder) for path in asked.logs]
