@@ -86,9 +86,9 @@ def dump(
         wanted = records_wanted(reader, start, end, topic)
         if tail is not None:
             wanted = iter(_last(reader, partial(records_wanted, reader, end=end, topic=topic), start, tail))
-        with progress("dump", shown=_writes_file()) as show:
+        with progress("dump", shown=_writes_file()) as bar:
             for offset, record in islice(wanted, first):
-                show(offset - reader.log.min_offset, reader.limit - reader.log.min_offset)
+                bar.show(offset - reader.log.min_offset, reader.limit - reader.log.min_offset)
                 if isinstance(record, Blank):
                     say(blank_line(offset, record, as_json))
                 else:

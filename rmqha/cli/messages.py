@@ -11,15 +11,14 @@ from typing import IO, Any
 import click
 
 from rmqha.cli.access import EXPRESSION, WAY, expression_of
-from rmqha.cli.brokers import make_client, print_body, run_client
+from rmqha.cli.brokers import Printed, make_client, run_client
 from rmqha.cli.running import Interrupted, the_reactor
-from rmqha.cli.shared import JSON, parsed_time, print_json, record_line, with_options
+from rmqha.cli.shared import JSON, parsed_time, print_json, with_options
 from rmqha.client import Message, Producer, PullConsumer, SendResult, SendStatus
 from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.interrupts import pieces_of
 from rmqha.store.offline.commands import Trouble, say
-from rmqha.wire.record import Record
 
 PIECE_BYTES = 1 << 16
 IN_MEMORY_BYTES = 64 << 20
@@ -79,7 +78,7 @@ def put(
     bodies = [body.encode()] if body is not None else b"".join(pieces_of(sys.stdin.fileno(), PIECE_BYTES)).splitlines()
     messages = [Message(topic, content, tags=tags, keys=keys) for content in bodies for _ in range(count)]
     reactor = the_reactor()
-    client = make_client(reactor, **way)
+    client = make_client(reactor, way)
     statuses: Counter[SendStatus] = Counter()
 
     def sent(result: SendResult) -> None:
@@ -167,15 +166,9 @@ def pull(
     """
     expression = expression_of(tags, sql)
     reactor = the_reactor()
-    client = make_client(reactor, **way)
-
-    def got(record: Record) -> None:
-        if only_body:
-            print_body(record)
-        else:
-            say(record_line(record.physical_offset, record, as_json))
-
-    work = BulkPull(PullConsumer(client, group), reactor, got, Selection(start, follow, expression, most))
+    client = make_client(reactor, way)
+    printed = Printed(only_body, as_json)
+    work = BulkPull(PullConsumer(client, group), reactor, printed.got, Selection(start, follow, expression, most))
     try:
         run_client(reactor, client, work.run(topic))
     except Interrupted:

@@ -375,7 +375,7 @@ def run_replay(source: ISource, wanted: Wanted, sending: Sending, way: dict[str,
         return
     progress.end = survey.end if progress.end is None else progress.end
     reactor = the_reactor()
-    client = make_client(reactor, **way)
+    client = make_client(reactor, way)
     pace = Pace(sending.rate, not sending.any_queue, sending.max_failures)
     brokers = Brokers(client, split_addresses(way["namesrv"] or ""), way["broker"])
     asks_all = sending.skip_sent or (saved.machine_stopped and sending.source_id is not None)

@@ -89,16 +89,11 @@ class Node(ProcessService):
         self._table_threads.start()
         self._serve_http()
         if self._bar is not None:
-<<<<<<< HEAD
             ProgressBarService(self._bar, self, self.clock).setServiceParent(self)
         if self._member is None:
             self.core.open()
         else:
             self._member.open()
-=======
-            ProgressBarService(self._bar, self, IReactorTime(self._reactor)).setServiceParent(self)
-        self._work(self._open())
->>>>>>> wt-facts
 
     def _serve_http(self) -> None:
         """Answer metrics, health checks and the status page from now on, also while the store is closed."""

@@ -66,31 +66,7 @@ FOUND_BY_NOBODY = (
 COPIES = (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
 
 
-<<<<<<< HEAD
 @implementer(IBrokersNode, ILiveNode, IOpenNode)
-=======
-@dataclass(frozen=True, slots=True)
-class Process:
-    """The process that a node runs in.
-
-    ``run_in_table_thread`` is for writes of tables, which would delay the flushes that puts wait for. ``leave`` ends
-    the process after a slave's work is done, and ``stop_with`` after an error: with the exit code and its reason.
-    ``start_rewind`` cuts the log of a slave back; it returns false if it cannot now. ``describe_fork`` says in a line
-    where a slave's log and its master's part. ``keep_settings`` keeps what mqadmin changes for the next start.
-    """
-
-    reactor: Any
-    machine: Machine
-    run_in_table_thread: Callable[[Callable[[], None]], Deferred[None]]
-    leave: Leave
-    stop_with: Leave
-    start_rewind: Callable[[], bool]
-    describe_fork: Callable[[], Awaitable[str]]
-    keep_settings: Keep
-
-
-@implementer(ILiveNode)
->>>>>>> wt-facts
 class OpenNode:
     """The services of a node's role over its open store.
 

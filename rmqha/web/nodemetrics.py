@@ -13,11 +13,7 @@ from rmqha.settings.settings import BrokerRole
 from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import NodeState
 from rmqha.web.catalogue import BY_NAME, OTHER
-<<<<<<< HEAD
-from rmqha.web.exposition import Common, CounterPlaces, Format, ManySeries, capped, exposing, label
-=======
 from rmqha.web.exposition import Common, CounterPlaces, ManySeries, TextFormat, capped, exposing, label
->>>>>>> wt-facts
 from rmqha.web.interfaces import ILiveNode
 from rmqha.web.watchednode import (
     STATES,

@@ -31,6 +31,7 @@ from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import Record
 from tests import examples
+from tests.pipeline.seenbar import SeenBar
 from tests.pipeline.stores import make_store, options, write_state
 
 if TYPE_CHECKING:
@@ -106,9 +107,10 @@ def test_an_archive_stands_for_its_store(pair: tuple[Path, Path], tmp_path: Path
 
 
 def test_progress_never_goes_back(pair: tuple[Path, Path]) -> None:
-    seen: list[tuple[int, int]] = []
+    bar = SeenBar()
     asked = ToReconcile(found=(options(pair[1], splitBytes=3000),), expected=(options(pair[0], splitBytes=3000),))
-    reconcile(asked, LOCAL, lambda done, total: seen.append((done, total)))
+    reconcile(asked, LOCAL, bar)
+    seen = bar.seen
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1] > 2
 

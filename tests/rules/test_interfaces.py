@@ -21,7 +21,7 @@ from tests.rules.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 
-MOST_CALLABLES = 476
+MOST_CALLABLES = 427
 """Lines of the product that hand over bare functions. It only goes down; 220 is the goal."""
 MOST_ARGUMENTS = 6
 """Of a function or a constructor, without self and cls."""
@@ -33,12 +33,9 @@ PUBLIC_FACE: Set[str] = set()
 MAY_TAKE_MORE = {"rmqha/wire/record.py: pack_record", "rmqha/store/put.py: _encode"}
 """The fields of a record, each of them where its bytes are made."""
 NOT_YET_FEW_ARGUMENTS = {
-    "rmqha/cli/brokers.py: make_client",
-    "rmqha/cli/coordinator.py: run",
     "rmqha/ha/slave/forkprobe.py: find_fork_with_master",
     "rmqha/node/opennode.py: OpenNode._listen",
     "rmqha/node/replicating.py: reopen_as_master",
-    "rmqha/pipeline/segments.py: read_records",
     "rmqha/store/log/records.py: read_records",
     "rmqha/store/offline/audit.py: audit",
     "rmqha/store/offline/fork.py: find_fork",
@@ -178,14 +175,16 @@ def test_phases_are_types_or_states() -> None:
 
 @cache
 def interfaces() -> dict[str, str]:
-    """The interfaces of ours by their names, each with the module that has it."""
-    return {
-        name: module_of(path)
+    """The interfaces of ours by their names, of which no two are the same, each with the module that has it."""
+    found = [
+        (name, module_of(path))
         for path, source in product()
         for name, node in named(parsed(source))
         if isinstance(node, ast.ClassDef)
         and any(re.fullmatch(r"Interface|I[A-Z]\w+", ast.unparse(base)) for base in node.bases)
-    }
+    ]
+    assert len(dict(found)) == len(found), "two interfaces have one name"
+    return dict(found)
 
 
 def module_of(path: str) -> str:
