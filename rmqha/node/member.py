@@ -89,7 +89,7 @@ class Member:
     _log = Logger()
 
     def __init__(self, plan: NodePlan, host: IHost, surroundings: IMemberHost) -> None:
-        """``plan`` is as configured. ``core`` opens the store as a slave of nobody, whatever role the plan says."""
+        """``plan`` is as configured. ``core`` opens the store as a slave of nobody, even if the plan says master."""
         self._host = host
         self._surroundings = surroundings
         self.agent: FailoverAgent | None = None
@@ -153,7 +153,7 @@ class Member:
         return self.agent is not None and self.agent.promise(promise)
 
     def cluster_facts(self, changes: int) -> dict[str, Any]:
-        """What is known of the cluster, with so many changes of its leader."""
+        """What is known of the cluster, with this number of changes of its leader."""
         return facts_of(self.agent, changes)
 
     # INode

@@ -55,7 +55,7 @@ class Node(ProcessService):
     disk = DISK
 
     def __init__(self, plan: NodePlan, reactor: Any, leave: Leave, failover: FailoverPlan | None = None) -> None:
-        """With ``failover`` it is a member of a failover cluster, whatever role the plan says."""
+        """With ``failover`` it is a member of a failover cluster, and the coordinator says who leads."""
         self._bar = plan.observer.bar if isinstance(plan.observer, NodeLogObserver) else None
         ProcessService.__init__(self, reactor, self._hiding_bar(leave), plan.observer, plan.manages_process)
         self.reactor = reactor
