@@ -28,6 +28,7 @@ FAILOVER_SEEDS ?= 60..499
 SIM_SECONDS ?= 300
 SIM_SEEDS ?= 100..
 FUZZ_SECONDS ?= 120
+HISTORIES ?= 0..199
 STORES_SECONDS ?= 300
 CHAOS_RESULTS ?= benchmarks/results/chaos.jsonl
 FUZZ_SEED ?=
@@ -127,6 +128,14 @@ sim-proof: $(READY)  ## the simulator for SIM_SECONDS, with SIM_SEEDS, as long w
 
 plants-proof: $(READY)  ## bugs planted into the product, searched for by the simulator from seed 0
 	$(BIN)/python -m tests.testing.planted
+
+mutants: $(READY)  ## bugs planted into a copy of the tree, which tests must find; goes on after an interrupt; MUTANTS='--table'
+	$(BIN)/python -m tests.proofs.mutants $(MUTANTS)
+
+histories: $(READY)  ## what clients of simulated clusters asked and were answered, checked by Porcupine; needs Go
+	rm -rf .cache/histories
+	$(BIN)/python -m rmqha.testing.sim --story cluster --seeds $(HISTORIES) --histories .cache/histories
+	$(BIN)/python -m tests.proofs.foreign .cache/histories
 
 fuzz-proof: $(READY)  ## the fuzzers for FUZZ_SECONDS and STORES_SECONDS, with new cases or from FUZZ_SEED on
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(SEED)

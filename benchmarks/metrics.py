@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import execute
+from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
+from zope.interface import implementer
 
 from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.ha.master.serving import LogServing
@@ -26,11 +27,12 @@ from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.putfigures import PutFigures
-from rmqha.web.exposition import Format
-from rmqha.web.nodefacts import NodeFacts
+from rmqha.web.exposition import TextFormat
+from rmqha.web.interfaces import ILiveNode, IShownNode
 from rmqha.web.nodemetrics import NodeMetrics
-from rmqha.web.sampling import DiskFacts, RecentWarnings, Sampler
+from rmqha.web.sampling import RecentWarnings, Sampler
 from rmqha.web.server import Server
+from rmqha.web.watchednode import WatchedNode
 from rmqha.wire.command import RemotingCommand, RequestCode, encode_head
 
 PAIRS = 100
@@ -66,7 +68,7 @@ class Side:
         clock = Clock()
         self.store.start_flushing(clock, execute, lambda failure: None)
         self.figures = self.store.put_figures
-        self.figures.seconds = self.store._seconds = time.monotonic  # as in a node
+        self.figures.seconds = time.monotonic  # as in a node
         broker = BrokerService(settings, self.store, clock, execute, Surroundings("127.0.0.1"))
         self.transport = StringTransport()
         self.connection = RemotingProtocol(broker.processors(), clock)
@@ -79,9 +81,9 @@ class Side:
 
     def count(self, counts: bool) -> None:
         """From now on puts are counted, or are not."""
-        figures, waits = self.figures if counts else Uncounted(time.monotonic), self.store._put_waits
+        figures, waits = self.figures if counts else Uncounted(time.monotonic), self.store.puts.waits
         assert waits is not None, "the store takes puts"
-        self.store.put_figures = waits._figures = figures
+        self.store.put_figures = self.store.puts.figures = waits._figures = figures
         waits._answered = figures.answered
 
     def put_alone(self) -> None:
@@ -128,6 +130,7 @@ class Queue:
         return (self._end + len(self._pending)) // 20
 
 
+@implementer(ILiveNode)
 @dataclass
 class OpenSide:
     """What a scrape reads of an open node."""
@@ -143,6 +146,33 @@ class OpenSide:
         return state_of_log(self.store, self.store.settings, None)
 
 
+@implementer(IShownNode)
+class ShownSide:
+    """A node whose store is open."""
+
+    def __init__(self, node: OpenSide) -> None:
+        self._node = node
+        self.settings = node.store.settings
+
+    def shown_phase(self) -> str:
+        return "RUNNING"
+
+    def live_node(self) -> OpenSide:
+        return self._node
+
+    def how_far(self) -> None:
+        return None
+
+    def cluster(self, changes: int) -> None:
+        return None
+
+    def run_in_table_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
+        return execute(function)
+
+    def cannot_listen(self, reason: str) -> None:
+        raise SystemExit(reason)
+
+
 def scrape(side: Side) -> None:
     """Print how long a scrape of many topics takes, and its longest step, which is a part of a reactor turn."""
     clock, store, broker = side.clock, side.store, side.broker
@@ -155,14 +185,14 @@ def scrape(side: Side) -> None:
         for queue in range(QUEUES):
             queues[f"Topic-number-{topic}", queue] = Queue()
     node = OpenSide(store, broker)
-    sampler = Sampler(lambda: None, DiskFacts, execute, clock)
-    facts = NodeFacts(lambda: store.settings, lambda: "RUNNING", lambda: node, None, RecentWarnings(), None, sampler)
+    shown = ShownSide(node)
+    facts = WatchedNode(shown, None, RecentWarnings(), None, Sampler(shown, clock))
     metrics = NodeMetrics(facts)
     times: list[float] = []
     longest: list[float] = []
     size = 0
     for _ in range(SCRAPES):
-        steps, spent = metrics.text(Format(False, True), Server({}, clock)), list[float]()
+        steps, spent = metrics.text(TextFormat(False, True), Server({}, clock)), list[float]()
         while True:
             started = time.thread_time()
             try:

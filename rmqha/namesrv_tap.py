@@ -14,6 +14,7 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.threadpool import ThreadPool
+from zope.interface import implementer
 
 from rmqha.coordination.address import Login, read_login
 from rmqha.coordination.witness.calls import Calls, Logins
@@ -28,7 +29,7 @@ from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.net.tls.certificates import TLSError
 from rmqha.net.tls.endpoints import TLSSources
 from rmqha.ops.certificates import reread_certificates
-from rmqha.ops.listening import HttpPort, ListeningService, tcp_endpoint
+from rmqha.ops.listening import HttpPort, IPortOwner, ListeningService, tcp_endpoint
 from rmqha.ops.logs import LogFormat
 from rmqha.ops.process import ProcessService, go_by_monotonic_time, leave, parse_port
 from rmqha.ops.tlsoptions import TLS_CERTIFICATE, TLS_VERIFY, TLSOptions, secured
@@ -277,6 +278,7 @@ class Witness:
             )
 
 
+@implementer(IPortOwner)
 class NameServerProcess(ProcessService):
     """A name server and its port."""
 
@@ -341,23 +343,19 @@ class NameServerProcess(ProcessService):
         name_server.setServiceParent(self)
         factory = RemotingFactory(name_server.processors(), clock, name_server_limits())
         endpoint = tcp_endpoint(self._reactor, self._port, self._bind_address)
-        refused = SlaveCheck(clock).refused
-        endpoint, security = secured(endpoint, self._tls.server, self._tls_mode, clock, refused)
-        ListeningService(endpoint, factory, "name server", security, self._cannot_listen).setServiceParent(self)
+        endpoint, security = secured(endpoint, self._tls.server, self._tls_mode, clock, SlaveCheck(clock))
+        ListeningService(endpoint, factory, "name server", security, self.cannot_listen).setServiceParent(self)
         if self._witness_plan is not None:
             self._open_witness(self._witness_plan, clock)
         if self._http is not None:
-            from rmqha.web.namesrvweb import name_server_web  # a name server without this port starts quicker
+            from rmqha.web.namesrvweb import (  # a name server without this port starts quicker
+                NameServerFacts,
+                name_server_web,
+            )
 
-            name_server_web(
-                self._http.endpoint(self._reactor),
-                name_server.route_info,
-                factory,
-                self._reactor,
-                self._cannot_listen,
-                None if self._witness is None else self._witness.factory,
-                self._tls.server,
-            ).setServiceParent(self)
+            witness = None if self._witness is None else self._witness.factory
+            facts = NameServerFacts(name_server.route_info, factory, witness=witness, tls=self._tls.server)
+            name_server_web(self._http.endpoint(self._reactor), facts, self, self._reactor).setServiceParent(self)
 
     def _open_witness(self, plan: WitnessPlan, clock: IReactorTime) -> None:
         try:
@@ -371,7 +369,7 @@ class NameServerProcess(ProcessService):
         else:
             self._witness = Witness(plan, service, clock)
             service.setServiceParent(self)
-            self._witness.listening(self._reactor, self._cannot_listen).setServiceParent(self)
+            self._witness.listening(self._reactor, self.cannot_listen).setServiceParent(self)
 
     def _run_for_witness(self, function: Callable[[], None]) -> Deferred[None]:
         running: Deferred[None] = deferToThreadPool(self._reactor, self._witness_threads, function)
@@ -385,7 +383,7 @@ class NameServerProcess(ProcessService):
         sources = [self._tls] if plan is None or plan.tls is None else [self._tls, plan.tls]
         await reread_certificates(sources, self._run_in_thread)
 
-    def _cannot_listen(self, reason: str) -> None:
+    def cannot_listen(self, reason: str) -> None:
         self.stop_with(ExitCode.IO_ERROR, reason)
 
 

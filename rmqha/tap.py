@@ -391,10 +391,5 @@ def makeService(options: Options) -> IService:
     go_by_monotonic_time(reactor)
     for warning in options.setting_warnings:
         _log.warn("{warning}", event=Event.SETTING_WARNING, warning=warning)
-    if options.failover is None:
-        return Node(options.plan(reactor), reactor, partial(leave, reactor))
-    from rmqha.node.clusternode import ClusterNode
-
-    return ClusterNode(
-        options.plan(reactor), options.failover.plan(reactor, options.client_tls), reactor, partial(leave, reactor)
-    )
+    failover = None if options.failover is None else options.failover.plan(reactor, options.client_tls)
+    return Node(options.plan(reactor), reactor, partial(leave, reactor), failover)

@@ -366,7 +366,7 @@ class RecipeTests(SynchronousTestCase):
         self.assertIsInstance(node, Node)
         self.assertIsNone(ILogObserver(application, None))
         self.assertEqual(os.listdir(), [])
-        plan: NodePlan = node._plan
+        plan: NodePlan = node.core.plan
         self.assertTrue(plan.manages_process)
         return plan
 

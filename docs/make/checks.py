@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rmqha.ops.doctor.checks import CHECKS
-from rmqha.ops.doctor.findings import Verdict
+from rmqha.ops.doctor.findings import CheckResult
 
 PAGE = Path(__file__).parents[1] / "checks.md"
 HEAD = """\
@@ -35,6 +35,6 @@ always does.
 
 def page() -> str:
     """The whole page, in Markdown."""
-    verdicts = "".join(f"| {verdict.name} | {verdict.value} |\n" for verdict in Verdict)
+    verdicts = "".join(f"| {verdict.name} | {verdict.value} |\n" for verdict in CheckResult)
     checks = "".join(f"| {check.name} | {check.meaning} |\n" for check in CHECKS)
     return HEAD + verdicts + CHECKS_HEAD + checks

@@ -31,6 +31,8 @@ LISTS = ("topicPerms", "groupPerms")
 WHITE = "globalWhiteRemoteAddresses"
 
 Content = dict[str, Any]
+Edit = Callable[[Content], None]
+"""Changes the content of a file. Raises ValueError."""
 
 
 class BrokerNames(NamedTuple):
@@ -128,7 +130,7 @@ class AclAdminProcessor:
         self,
         connection: RemotingProtocol,
         path: Path,
-        edit: Callable[[Content], None],
+        edit: Edit,
         what: str,
         failed_code: int,
     ) -> RemotingCommand:
@@ -219,7 +221,7 @@ def version_of(content: Mapping[str, Any]) -> dict[str, int]:
     return {"counter": 0, "timestamp": 0}
 
 
-def edit_file(path: Path, edit: Callable[[Content], None]) -> None:
+def edit_file(path: Path, edit: Edit) -> None:
     """Change the content of a file at once, and keep the previous file. A wrong result changes nothing.
 
     Raises ValueError, OSError.

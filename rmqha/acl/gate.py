@@ -1,8 +1,7 @@
 """The gate before all processors of a broker: it lets a request pass only if the rules allow it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -11,20 +10,22 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.acl.files import AclFiles, Found
 from rmqha.acl.needs import SUB, Need, retry_topic, to_send
 from rmqha.acl.patience import Patience
-from rmqha.acl.rules import AclRules, Refused
+from rmqha.acl.rules import Refused
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.threads import CallInThread
+from rmqha.remoting.calls import ACL_EXCEPTION
 from rmqha.remoting.protocol import (
-    ACL_EXCEPTION,
     Answer,
     Answers,
+    IConnectionObserver,
     Processor,
     Processors,
     RemotingProtocol,
@@ -39,6 +40,7 @@ MAX_KEPT_RIGHTS = 20_000
 EXCEPTION = f"org.apache.rocketmq.acl.common.{ACL_EXCEPTION}"
 
 
+@implementer(IConnectionObserver)
 class AclGate(PeriodicService):
     """Checks requests by the rules of the files, and reads the files again when they change.
 
@@ -101,7 +103,7 @@ class AclGate(PeriodicService):
         if rights is None:
             if len(self._rights) >= MAX_KEPT_RIGHTS:
                 self._rights.clear()
-            rights = self._rights[access_key] = _RightsOf(access_key, lambda: self._found.rules)
+            rights = self._rights[access_key] = _RightsOf(access_key, self)
         return rights
 
     def _refuse(self, connection: RemotingProtocol, host: str, error: Refused) -> Answer:
@@ -121,14 +123,14 @@ class AclGate(PeriodicService):
     ) -> RemotingCommand:
         """Nothing more is read from the connection until this is answered, so guessing is slow."""
         if connection not in self._waiting:
-            connection.on_closed(partial(self._connection_closed, connection))
+            connection.on_closed(self)
         waiting = self._waiting[connection] = deferLater(self._clock, seconds)
         with suppress(CancelledError):  # the connection has closed
             await waiting
             self._waiting[connection] = None
         return refusal.answer
 
-    def _connection_closed(self, connection: RemotingProtocol) -> None:
+    def connection_closed(self, connection: RemotingProtocol) -> None:
         waiting = self._waiting.pop(connection)
         if waiting is not None:
             waiting.cancel()
@@ -176,16 +178,16 @@ class AclGate(PeriodicService):
 class _RightsOf(Rights):
     """What an account may do by the rules of the moment. An account that is gone may do nothing."""
 
-    def __init__(self, access_key: str, rules: Callable[[], AclRules]) -> None:
+    def __init__(self, access_key: str, gate: AclGate) -> None:
         self.account = access_key
         self._access_key = access_key
-        self._rules = rules
+        self._gate = gate
 
     def may_send_to(self, topic: str) -> bool:
-        return self._rules().may(self._access_key, to_send(topic))
+        return self._gate.found.rules.may(self._access_key, to_send(topic))
 
     def may_read(self, topic: str) -> bool:
-        return self._rules().may(self._access_key, Need(topic, SUB))
+        return self._gate.found.rules.may(self._access_key, Need(topic, SUB))
 
     def may_consume_in(self, group: str) -> bool:
         return self.may_read(retry_topic(group))
@@ -193,15 +195,13 @@ class _RightsOf(Rights):
     def may_answer(self, asking: Rights) -> bool:
         if asking.account is None:
             return True
-        return self._rules().share_a_topic(asking.account, self._access_key)
+        return self._gate.found.rules.share_a_topic(asking.account, self._access_key)
 
 
 class _GuardedTogether(Together):
     """A processor of requests that arrive together, behind the gate. Only what an account did before is prepared."""
 
-    def __init__(
-        self, gate: AclGate, processor: Together, check: Callable[[RemotingProtocol, RemotingCommand], Answer]
-    ):
+    def __init__(self, gate: AclGate, processor: Together, check: Processor) -> None:
         self._gate = gate
         self._processor = processor
         self._check = check

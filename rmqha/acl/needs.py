@@ -31,6 +31,8 @@ class Needs(NamedTuple):
     """Who may read what is of the whole broker may do it too."""
 
 
+NeedsOf = Callable[[RemotingCommand], Needs]
+"""What a request of one code needs. May raise UnreadableBody."""
 FREE = Needs()
 ADMIN = Needs(admin=True)
 JAVAS_ADMIN_CODES = frozenset(
@@ -96,7 +98,7 @@ def to_send(topic: str) -> Need:
     return _group(topic) if topic.startswith(RETRY_PREFIX) else Need(topic, PUB)
 
 
-def _send(topic_field: str, group_field: str) -> Callable[[RemotingCommand], Needs]:
+def _send(topic_field: str, group_field: str) -> NeedsOf:
     def needs(request: RemotingCommand) -> Needs:
         topic = _text(request, topic_field)
         if topic.startswith(RETRY_PREFIX):
@@ -106,13 +108,13 @@ def _send(topic_field: str, group_field: str) -> Callable[[RemotingCommand], Nee
     return needs
 
 
-def _strict_send(topic_field: str) -> Callable[[RemotingCommand], Needs]:
+def _strict_send(topic_field: str) -> NeedsOf:
     """As above, but for a retry topic the group is the topic's, whatever the sender says."""
 
     return lambda request: Needs((to_send(_text(request, topic_field)),))
 
 
-def _reply(topic_field: str) -> Callable[[RemotingCommand], Needs]:
+def _reply(topic_field: str) -> NeedsOf:
     """Consumers send replies: to a topic for replies they need no permission to send, but one to read something."""
 
     def needs(request: RemotingCommand) -> Needs:
@@ -122,11 +124,11 @@ def _reply(topic_field: str) -> Callable[[RemotingCommand], Needs]:
     return needs
 
 
-def _topic(permission: int) -> Callable[[RemotingCommand], Needs]:
+def _topic(permission: int) -> NeedsOf:
     return lambda request: Needs((Need(_text(request, "topic"), permission),))
 
 
-def _group_of(field: str) -> Callable[[RemotingCommand], Needs]:
+def _group_of(field: str) -> NeedsOf:
     return lambda request: Needs((_group(_text(request, field)),))
 
 
@@ -200,9 +202,6 @@ def _client_config(request: RemotingCommand) -> Needs:
 
 def _lock(request: RemotingCommand) -> Needs:
     return Needs((_group(str(_content(request).get("consumerGroup", ""))),))
-
-
-NeedsOf = Callable[[RemotingCommand], Needs]
 
 
 def _figure(needs_of_one: NeedsOf) -> NeedsOf:

@@ -1,6 +1,6 @@
 """The accounts of plain_acl.yml, and whether they allow a request (spec/remoting.md 13.2)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from types import MappingProxyType
@@ -251,16 +251,15 @@ def permission_of(text: Any) -> int:
 def _permissions(content: Mapping[str, Any]) -> Mapping[str, int] | None:
     """By topic, and by the retry topic of a group. Raises ValueError, also if a name has two permissions."""
     found: dict[str, int] = {}
-    as_topic: Callable[[str], str] = str
-    as_group: Callable[[str], str] = retry_topic
-    for key, resource in (("topicPerms", as_topic), ("groupPerms", as_group)):
+    for key, is_of_groups in (("topicPerms", False), ("groupPerms", True)):
         entries: Iterable[Any] = _list(content.get(key), key)
         for entry in entries:
             name, separator, text = str(entry).partition("=")
             if not separator or not name.strip() or "=" in text:
                 raise ValueError(f"{key}: {shown(str(entry))!r} is not NAME=PERMISSION")
             permission = permission_of(text)
-            if found.setdefault(resource(name.strip()), permission) != permission:
+            resource = retry_topic(name.strip()) if is_of_groups else name.strip()
+            if found.setdefault(resource, permission) != permission:
                 raise ValueError(f"{key}: {shown(name.strip())} is there twice, with different permissions")
     if len(found) > MAX_PERMISSIONS:
         raise ValueError(f"more than {MAX_PERMISSIONS} permissions")

@@ -2,6 +2,8 @@
 
 In reading order:
 
+- ``addresses``: the broker's own addresses, and its master's.
+- ``interfaces``: what a broker needs of its node.
 - ``tables/``: what a broker knows: topics, groups, offsets, clients, locks, counts.
 - ``requests/``: the processors, each of which answers some request codes.
 - ``runtimeinfo``: what a broker reports about itself.

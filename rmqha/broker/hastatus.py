@@ -1,10 +1,11 @@
 """What a broker tells mqadmin 5.x of replication: GET_BROKER_HA_STATUS (spec/ha.md 11)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
+from rmqha.broker.interfaces import IBrokersNode
 from rmqha.kit.times import parse_time
 from rmqha.remoting.protocol import Processors
 from rmqha.store.nodestate import NodeState
@@ -13,10 +14,12 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 UNKNOWN_OFFSET = -1
 
 
-def ha_status_processors(info: Callable[[], Mapping[str, Any]]) -> Processors:
-    """Answers the request with the current ``info``."""
+def ha_status_processors(node: IBrokersNode) -> Processors:
+    """Answers the request with what the node tells now."""
     return {
-        RequestCode.GET_BROKER_HA_STATUS: lambda _, __: RemotingCommand(ResponseCode.SUCCESS, body=orjson.dumps(info()))
+        RequestCode.GET_BROKER_HA_STATUS: lambda _, __: RemotingCommand(
+            ResponseCode.SUCCESS, body=orjson.dumps(node.ha_status())
+        )
     }
 
 

@@ -1,13 +1,15 @@
 """What a broker reports about itself: GET_BROKER_RUNTIME_INFO and GET_BROKER_CONFIG (spec/remoting.md 2.14, 2.15)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import javaproperties
 import orjson
 
 from rmqha.broker.background.waitingreads import WaitingReads
-from rmqha.broker.tables.stats import BrokerStats, BrokerTotals
+from rmqha.broker.interfaces import IBrokersNode, IConfigured, IDelayLevels
+from rmqha.broker.tables.stats import BrokerStats
 from rmqha.kit.histogram import quantile
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.protocol import Processors
 from rmqha.settings.settings import properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
@@ -25,11 +27,6 @@ PUT_TIMES = (
     *("1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~"),
 )
 """Java's classes of put times. We do not measure them: all counts and maxima are 0."""
-
-Progress = Callable[[], Mapping[int, tuple[int, int]]]
-"""Gives for each delay level how many messages are delivered, and how many exist."""
-
-
 PUT_LATENCIES = {"putLatency99": 0.99, "putLatency999": 0.999}
 """Percentiles, in ms, of all puts since the start. They include waits for the disk and slaves. 4.9.4 added them."""
 TRANSFERRED = ("getTransferedTps", "getTransferredTps")
@@ -43,16 +40,16 @@ class RuntimeInfo:
         self,
         store: MessageStore,
         stats: BrokerStats,
-        schedule_progress: Progress,
-        now_ms: Callable[[], int],
+        schedule: IDelayLevels,
+        wall: IWallClock,
         waiting_reads: WaitingReads | None = None,
     ) -> None:
         """``waiting_reads`` is given if reads have a limit. Its entries are our own."""
         self._waiting_reads = waiting_reads
         self._store = store
         self._stats = stats
-        self._schedule_progress = schedule_progress
-        self._now_ms = now_ms
+        self._schedule = schedule
+        self._now_ms = wall.now_ms
 
     def table(self) -> dict[str, str]:
         """Texts by name. Raises OSError."""
@@ -72,7 +69,7 @@ class RuntimeInfo:
             **dict(self._waiting()),
             **{
                 f"scheduleMessageOffset_{level}": f"{delivered},{end}"
-                for level, (delivered, end) in self._schedule_progress().items()
+                for level, (delivered, end) in self._schedule.progress().items()
             },
         }
 
@@ -107,7 +104,7 @@ class RuntimeInfo:
 
     def _puts(self) -> Iterator[tuple[str, str]]:
         puts = self._stats.puts
-        yield "putTps", self._rates(lambda totals: totals.put)
+        yield "putTps", _texts(counted.per_second(counted.put) for counted in self._stats.recent())
         yield "putMessageTimesTotal", str(puts.messages)
         yield "putMessageFailedTimes", "0"
         yield "putMessageSizeTotal", str(puts.bytes)
@@ -119,15 +116,13 @@ class RuntimeInfo:
             yield name, f"{1000 * (quantile(counts, share) or 0.0):.2f}"
 
     def _gets(self) -> Iterator[tuple[str, str]]:
-        yield "getFoundTps", self._rates(lambda totals: totals.found)
-        yield "getMissTps", self._rates(lambda totals: totals.missed)
-        yield "getTotalTps", self._rates(lambda totals: totals.found + totals.missed)
+        recent = self._stats.recent()
+        yield "getFoundTps", _texts(counted.per_second(counted.found) for counted in recent)
+        yield "getMissTps", _texts(counted.per_second(counted.missed) for counted in recent)
+        yield "getTotalTps", _texts(counted.per_second(counted.found + counted.missed) for counted in recent)
         for name in TRANSFERRED:
-            yield name, self._rates(lambda totals: totals.transferred)
+            yield name, _texts(counted.per_second(counted.transferred) for counted in recent)
         yield "getMessageEntireTimeMax", "0"
-
-    def _rates(self, value: Callable[[BrokerTotals], int]) -> str:
-        return " ".join(map(str, self._stats.rates(value)))
 
     def _days(self) -> Iterator[tuple[str, str]]:
         for name, days, now in (
@@ -139,19 +134,23 @@ class RuntimeInfo:
             yield f"{name}TodayNow", str(now)
 
 
-def runtime_processors(table: Callable[[], Mapping[str, str]], config: Callable[[], Mapping[str, str]]) -> Processors:
-    """Answers both requests with the current ``table`` and ``config``."""
+def runtime_processors(node: IBrokersNode, broker: IConfigured) -> Processors:
+    """Answers both requests with what node and broker tell now."""
     return {
         RequestCode.GET_BROKER_RUNTIME_INFO: lambda _, __: RemotingCommand(
             ResponseCode.SUCCESS,
-            body=orjson.dumps({"table": {"brokerVersion": str(OUR_VERSION), **table()}}),
+            body=orjson.dumps({"table": {"brokerVersion": str(OUR_VERSION), **node.runtime_info()}}),
         ),
         RequestCode.GET_BROKER_CONFIG: lambda _, __: RemotingCommand(
             ResponseCode.SUCCESS,
             ext_fields={"version": '{"counter":0,"timestamp":0}'},
-            body=javaproperties.dumps(config(), timestamp=False, separator="=").encode("utf-8"),
+            body=javaproperties.dumps(broker.config(), timestamp=False, separator="=").encode("utf-8"),
         ),
     }
+
+
+def _texts(rates: Iterable[float]) -> str:
+    return " ".join(map(str, rates))
 
 
 def _thread_pools() -> Iterator[tuple[str, str]]:

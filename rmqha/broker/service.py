@@ -4,33 +4,36 @@ Each table, service and family of processors gets only what it needs. This modul
 they start and stop.
 """
 
-import socket
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
+from zope.interface import implementer
 
+from rmqha.broker.addresses import MasterAddresses, OwnAddresses
 from rmqha.broker.background.batchtopics import BatchTopics
-from rmqha.broker.background.outerapi import (
-    BrokerOuterAPI,
-    FindMachines,
-    MasterAddresses,
-    Registrant,
-    find_no_machines,
-)
+from rmqha.broker.background.outerapi import BrokerOuterAPI, IMasterObserver, Registrant
+from rmqha.broker.background.ownaddress import OwnAddressLookup
 from rmqha.broker.background.schedule import ScheduleMessageService
-from rmqha.broker.background.slavesync import Connect, MasterLookup, SlaveSynchronize
+from rmqha.broker.background.slavesync import MasterLookup, SlaveSynchronize
 from rmqha.broker.background.timercheck import TimerCheckPoints
 from rmqha.broker.background.timermessages import TimerMessageService
 from rmqha.broker.background.waitingreads import WaitingReads
+from rmqha.broker.interfaces import (
+    NO_NODE,
+    Connect,
+    FindMachines,
+    IBrokersNode,
+    IConfigured,
+    connect_nowhere,
+    find_no_machines,
+)
 from rmqha.broker.requests.admin import StatsProcessor, TableProcessor, TopicAdminProcessor
-from rmqha.broker.requests.config import ConfigProcessor, Keep, LiveSettings, keep_nothing
+from rmqha.broker.requests.config import ConfigProcessor, ISettingsObserver, LiveSettings
 from rmqha.broker.requests.confirmed import ConfirmedProcessor
 from rmqha.broker.requests.later import later_processors
-from rmqha.broker.requests.overview import Clean, CleaningProcessor, OverviewProcessor, clean_nothing
+from rmqha.broker.requests.overview import CleaningProcessor, OverviewProcessor
 from rmqha.broker.requests.pop import PopProcessor
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
 from rmqha.broker.requests.query import QueryProcessors
@@ -56,10 +59,9 @@ from rmqha.broker.tables.locks import RebalanceLockManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.kit.events import Event
-from rmqha.kit.services import OrderedServices, PeriodicService
+from rmqha.kit.services import OrderedServices
 from rmqha.kit.threads import RunInThread
-from rmqha.net.endpoints import host_and_port
+from rmqha.kit.wallclock import WALL_CLOCK, IWallClock
 from rmqha.net.tls.addresses import uses_tls
 from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
@@ -68,22 +70,15 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.offline.promote import new_topics
 from rmqha.store.tablesnapshots import snapshot_offsets
-from rmqha.store.timers import TimerCheckPoint
 from rmqha.wire.command import RequestCode, ResponseCode
-from rmqha.wire.record import Host
 from rmqha.wire.topics import TRACE_TOPIC
 
 MASTER_ID = 0
 FIRST_SLAVE_ID = 1
-SOME_ADDRESS_ELSEWHERE = ("192.0.2.1", 9)
-"""Used to find our own address on the way there. Nothing is sent."""
-ANY_ADDRESSES = ("", "0.0.0.0", "::")
 FIXED_FOR_TOOLS = {"filterServerNums": "0", "msgTraceTopicName": TRACE_TOPIC}
 """mqadmin exportConfigs needs these. rmqha has no such settings, and behaves as Java's broker with these values."""
 MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
-FindAddress = Callable[[str], Deferred[str]]
-"""Looks up a name. Fails with OSError."""
 NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
 """Addresses from the settings, with their endpoints."""
 
@@ -115,20 +110,13 @@ def broker_limits(settings: Settings, connections: int) -> RemotingLimits:
     )
 
 
-def connect_nowhere(address: str) -> IStreamClientEndpoint:
-    """For a broker that makes no connections. Raises ValueError."""
-    raise ValueError(f"this broker does not connect to {address}")
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Where a broker listens, and how it finds others.
+    """Where a broker listens, how it finds others, and the node that it belongs to.
 
-    ``master_address`` is the main port of a slave's master, if it is configured. ``master_found`` is called with the
-    master's addresses from name servers. ``keep_settings`` keeps settings that mqadmin changes, for the next start.
-    ``addresses`` are those of our own names that were looked up, and ``find_address`` looks one up again.
-    ``find_machines`` looks up a name server's name. ``epoch`` is that of a failover cluster. With ``is_held_back`` the
-    broker registers after ``register_as_slave``.
+    ``master_address`` is the main port of a slave's master, if it is configured. ``addresses`` are those of our own
+    names that were looked up. ``find_machines`` looks up a name server's name. ``epoch`` is that of a failover cluster.
+    With ``is_held_back`` the broker registers after ``register_as_slave``.
     """
 
     bind_address: str = ""
@@ -137,39 +125,12 @@ class Surroundings:
     master_address: str | None = None
     epoch: int | None = None
     is_held_back: bool = False
-    master_found: Callable[[MasterAddresses], None] = lambda _: None
-    keep_settings: Keep = keep_nothing
+    node: IBrokersNode = NO_NODE
     addresses: Mapping[str, str] = field(default_factory=dict)
-    find_address: FindAddress | None = None
     find_machines: FindMachines = find_no_machines
 
 
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
-def default_ip(bind_address: str) -> str:
-    """The default of brokerIP1: the address of the ports or, if they listen on all, the one used for other hosts."""
-    if bind_address not in ANY_ADDRESSES:
-        return bind_address
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(SOME_ADDRESS_ELSEWHERE)
-        except OSError:
-            return "127.0.0.1"
-        address: str = probe.getsockname()[0]
-        return address
-
-
-def resolved(address: str, port: int) -> Host:
-    """A host from an address or a name. brokerIP1 may be a name that clients can resolve. Raises OSError."""
-    try:
-        return Host.parse(address, port)
-    except ValueError:
-        return Host.parse(socket.gethostbyname(address), port)
-
-
+@implementer(IConfigured, IMasterObserver, ISettingsObserver)
 class BrokerService(OrderedServices):
     """A broker on an open store, with the services of its role. ``ports`` is for the ports at which clients reach it.
 
@@ -193,7 +154,7 @@ class BrokerService(OrderedServices):
         clock: IReactorTime,
         run_in_thread: RunInThread,
         surroundings: Surroundings = Surroundings(),
-        now_ms: Callable[[], int] = wall_clock_ms,
+        wall: IWallClock = WALL_CLOCK,
     ) -> None:
         """Reads the tables. ``run_in_thread`` runs their writes.
 
@@ -203,44 +164,37 @@ class BrokerService(OrderedServices):
         self.settings = settings
         self.store = store
         self.clock = clock
-        self.now_ms = now_ms
+        self.wall = wall
         self.is_slave = store.is_slave
         self.broker_id = (settings.broker_id or FIRST_SLAVE_ID) if self.is_slave else MASTER_ID
-        self.broker_ip1 = settings.broker_ip1.strip("[]") or default_ip(surroundings.bind_address)
-        self.broker_ip2 = settings.broker_ip2.strip("[]") or self.broker_ip1
-        self.store_host = resolved(surroundings.addresses.get(self.broker_ip1, self.broker_ip1), settings.listen_port)
-        self._find_address = surroundings.find_address if self.broker_ip1 in surroundings.addresses else None
-        self._ha_port = settings.ha_port
+        self.addresses = OwnAddresses(settings, surroundings.bind_address, surroundings.addresses)
+        self._node = surroundings.node
+        self._is_named = self.addresses.broker_ip1 in surroundings.addresses
+        """Whether brokerIP1 is a name, whose address may change."""
         folder = store.root / CONFIG_FOLDER
         self.turns = Turns(clock)
-        self.topics = TopicConfigManager(folder, settings, now_ms, run_in_thread, clock)
+        self.topics = TopicConfigManager(folder, settings, wall, run_in_thread, clock)
         if not self.is_slave:
             self._add_topics_not_written()
-        self.groups = SubscriptionGroupManager(folder, settings, now_ms, run_in_thread, clock)
+        self.groups = SubscriptionGroupManager(folder, settings, wall, run_in_thread, clock)
         self.consumer_offsets = ConsumerOffsetManager(
             folder, clock, settings.flush_consumer_offset_interval_ms, run_in_thread, self.turns
         )
         self.deleted_topics = DeletedTopics(
             TableStorage(folder, run_in_thread, clock, store.disk),
             store,
-            Deleting(
-                self.topics, self.consumer_offsets, lambda group: group in self.groups.table.rows, self.turns, now_ms
-            ),
+            Deleting(self.topics, self.consumer_offsets, self.groups, self.turns, wall),
         )
         self.tables = CopiedTables(self.topics, self.groups, self.consumer_offsets, self.deleted_topics)
-        self._stamps = Stamps(lambda: self.store_host, now_ms)
-        self.stats = BrokerStats(settings.broker_cluster_name, clock, now_ms)
+        self._stamps = Stamps(self.addresses, wall)
+        self.stats = BrokerStats(settings.broker_cluster_name, clock, wall)
         self.producers = ProducerManager()
         self.consumers = ConsumerManager(settings, self.groups)
-        self.locks = RebalanceLockManager(clock, self._may_lock)
-        self._table_changes = TableChangesProcessor(self.tables, lambda: store.commit_log.min_offset, clock)
-        self.schedule = ScheduleMessageService(folder, store, settings, clock, now_ms, run_in_thread)
-        self.timers = TimerMessageService(store, settings, clock, now_ms, self.turns, run_in_thread)
-        self.held_pulls = PullRequestHoldService(
-            clock,
-            lambda topic, queue: store.reader.max_offset(topic, queue),
-            None if store.read_limit is None else lambda: store.reader,
-        )
+        self.locks = RebalanceLockManager(clock, store)
+        self._table_changes = TableChangesProcessor(self.tables, store, clock)
+        self.schedule = ScheduleMessageService(folder, store, settings, clock, wall, run_in_thread)
+        self.timers = TimerMessageService(store, settings, clock, wall, self.turns, run_in_thread)
+        self.held_pulls = PullRequestHoldService(clock, store)
         store.subscribe(self.held_pulls.message_arrived)
         self.transactions = TransactionalMessageService(
             store, settings, self.tables, self.producers, self._stamps, clock
@@ -248,48 +202,46 @@ class BrokerService(OrderedServices):
         self.waiting_reads: WaitingReads | None = None
         """What consumers cannot read yet, if ``readUpTo=confirmed``."""
         if store.read_limit is not None:
-            self.waiting_reads = WaitingReads(store, store.read_limit, self.turns, clock, lambda: now_ms() / 1000)
-        self.clean: Clean = clean_nothing
-        """Applies the retention rules now. The node sets it."""
+            self.waiting_reads = WaitingReads(store, store.read_limit, self.turns, clock, wall)
         self.ports = OrderedServices()
-        self.runtime_info = RuntimeInfo(store, self.stats, self.schedule.progress, now_ms, self.waiting_reads)
+        self.runtime_info = RuntimeInfo(store, self.stats, self.schedule, wall, self.waiting_reads)
         self.slave_synchronize = SlaveSynchronize(
             store,
             self.tables,
             self.schedule,
             MasterLookup(
                 surroundings.connect,
-                lambda: self.broker_addr,
+                self.addresses,
                 surroundings.master_address,
                 is_member=surroundings.epoch is not None,
+                node=self._node,
             ),
             clock,
             timers=TimerCheckPoints(folder, store, self.turns, run_in_thread),
         )
-        self._tell_node = surroundings.master_found
         self._uses_tls = any(uses_tls(address) for address, _ in surroundings.name_servers)
         self.registrant = Registrant(
             settings,
             self.broker_id,
-            lambda: (self.broker_addr, self.ha_server_addr),
-            lambda: self.topics.table,
+            self.addresses,
+            self.topics,
             surroundings.epoch,
         )
         self.outer_api = BrokerOuterAPI(
             self.registrant,
             surroundings.name_servers,
             clock,
-            self._master_found,
+            self,
             surroundings.find_machines,
         )
         self.outer_api.is_held_back = surroundings.is_held_back
-        self.topics.subscribe(self.outer_api.topics_changed)
+        self.topics.subscribe(self.outer_api)
         self.live_settings = LiveSettings(
-            [store, self.topics, self.groups, self.transactions, self.registrant, self.consumers.filters],
-            store.lift_read_limit if surroundings.epoch is None else None,
-            surroundings.keep_settings,
+            store,
+            [self.topics, self.groups, self.transactions, self.registrant, self.consumers.filters],
+            self,
+            is_member=surroundings.epoch is not None,
         )
-        self.live_settings.subscribe(self._settings_changed)
         self._add_services()
 
     def _add_topics_not_written(self) -> None:
@@ -307,40 +259,11 @@ class BrokerService(OrderedServices):
             for config in new_topics(store, self.topics.table, snapshots[-1]).values():
                 self.topics.update(config)
 
-    def _look_up_address(self) -> None:
-        """A stop does not wait for a slow answer."""
-        Deferred.fromCoroutine(self._follow_address())
-
-    async def _follow_address(self) -> None:
-        """New messages have the address that the name of brokerIP1 has now. Without an answer it stays as it is."""
-        if self._find_address is None:
-            return
-        try:
-            found = Host.parse(await self._find_address(self.broker_ip1), self.store_host.port)
-        except OSError:
-            return
-        if found.address != self.store_host.address:
-            self.store_host = self.store_host._replace(address=found.address)
-            self._log.info(
-                "{what}={name} is {address}",
-                event=Event.NAME_FOUND,
-                what="brokerIP1",
-                name=self.broker_ip1,
-                address=str(self.store_host),
-            )
-
     def _add_services(self) -> None:
         """In the order of their start."""
-        if self._find_address is not None:
-            self.add(
-                "own address",
-                PeriodicService(
-                    "looking up brokerIP1",
-                    self.settings.register_name_server_period_ms / 1000,
-                    self._look_up_address,
-                    self.clock,
-                ),
-            )
+        if self._is_named:
+            seconds = self.settings.register_name_server_period_ms / 1000
+            self.add("own address", OwnAddressLookup(self.addresses, self._node, seconds, self.clock))
         self.add("topics", self.topics)
         self.add("groups", self.groups)
         self.add("consumer offsets", self.consumer_offsets)
@@ -360,30 +283,16 @@ class BrokerService(OrderedServices):
         self.add("ports", self.ports)
         self.add("name servers", self.outer_api)
 
-    @property
-    def broker_addr(self) -> str:
-        """The address for clients, as registered with name servers: brokerIP1 and the main port."""
-        return host_and_port(self.broker_ip1, self.store_host.port)
-
-    @property
-    def ha_server_addr(self) -> str:
-        """The address for slaves: brokerIP2 and the HA port."""
-        return host_and_port(self.broker_ip2, self._ha_port)
-
-    def _master_found(self, addresses: MasterAddresses) -> None:
+    def master_found(self, addresses: MasterAddresses) -> None:
         if self.registrant.epoch is not None:
             return  # only the coordinator of a failover cluster says who leads
         self.slave_synchronize.master_found(addresses)
-        self._tell_node(addresses)
+        self._node.master_found(addresses)
 
-    def _settings_changed(self, changes: Mapping[str, str]) -> None:
+    def settings_changed(self, changes: Mapping[str, str]) -> None:
         if "brokerPermission" in changes:  # name servers tell clients what they may do
             self.outer_api.register_all()
         self.timers.settings_changed(self.live_settings.current)
-
-    def _may_lock(self) -> bool:
-        leadership = self.store.leadership
-        return leadership is None or leadership.is_held()
 
     def register_as_slave(self, broker_id: int) -> None:
         """Tell name servers that this broker is a slave with this id, although it may run as a master still."""
@@ -413,23 +322,15 @@ class BrokerService(OrderedServices):
         """One line for each service, or port, that did not stop cleanly."""
         return [*self.ports.problems, *self.problems]
 
-    def listening(self, port: int) -> None:
-        """The main port is this one. (With port 0 in the settings the system chooses it.)"""
-        self.store_host = self.store_host._replace(port=port)
-
-    def ha_listening(self, port: int) -> None:
-        """The HA port is this one. (With port 0 in the settings the system chooses it.)"""
-        self._ha_port = port
-
     def config(self) -> dict[str, str]:
         """The effective settings by RocketMQ's names, defaults included."""
         settings = self.store.settings
         in_effect = {
-            "brokerIP1": self.broker_ip1,
-            "brokerIP2": self.broker_ip2,
+            "brokerIP1": self.addresses.broker_ip1,
+            "brokerIP2": self.addresses.broker_ip2,
             "brokerId": self.broker_id,
-            "listenPort": self.store_host.port,
-            "haListenPort": self._ha_port,
+            "listenPort": self.addresses.store_host.port,
+            "haListenPort": self.addresses.ha_port,
             "storePathCommitLog": settings.commit_log_folder,
             "accessMessageInMemoryMaxRatio": settings.memory_ratio(self.is_slave),
             **FIXED_FOR_TOOLS,
@@ -464,8 +365,8 @@ class BrokerService(OrderedServices):
             self.live_settings.current,
             self.tables,
             self._stamps,
-            prepare_message=self.transactions.prepare,
-            messages_put=self.stats.messages_put,
+            self.transactions,
+            self.stats,
         )
         self.live_settings.add(processor)
         replies = ReplyProcessor(processor, self.store, self.producers, self._stamps)
@@ -479,7 +380,7 @@ class BrokerService(OrderedServices):
             self.tables,
             self.consumers,
             self.held_pulls,
-            self.stats.messages_got,
+            self.stats,
         )
         self.live_settings.add(processor)
         return processor.processors()
@@ -487,7 +388,7 @@ class BrokerService(OrderedServices):
     def _admin_processors(self) -> list[Processors]:
         topics, groups, offsets = self.topics, self.groups, self.consumer_offsets
         stats = StatsProcessor(
-            self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.now_ms
+            self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.wall
         )
         return [
             TopicAdminProcessor(self.tables, self.stats, self.is_slave).processors(),
@@ -495,8 +396,8 @@ class BrokerService(OrderedServices):
                 topics,
                 groups,
                 offsets,
-                lambda: self.schedule.table,
-                lambda: TimerCheckPoint.read(self.store.root / CONFIG_FOLDER, self.store.disk),
+                self.schedule,
+                self.store,
             ).processors(),
             stats.processors(),
             OverviewProcessor(
@@ -504,10 +405,10 @@ class BrokerService(OrderedServices):
                 self.tables,
                 (self.producers, self.consumers),
                 stats,
-                lambda: self.broker_addr,
-                (self.clock, self.now_ms),
+                self.addresses,
+                (self.clock, self.wall),
             ).processors(),
-            CleaningProcessor(lambda: self.clean).processors(),
-            ConfigProcessor(self.live_settings, self.clock).processors(),
+            CleaningProcessor(self._node).processors(),
+            ConfigProcessor(self.live_settings, self.clock, self._node).processors(),
             ToClientsProcessor(self.store, self.settings.broker_name, self.tables, self.consumers).processors(),
         ]

@@ -184,14 +184,7 @@ def with_coordinator(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(
-        address: str | None,
-        login_file: Path | None,
-        authorities: Path | None,
-        certificate: Path | None,
-        key: Path | None,
-        cluster_name: str | None = None,
-        broker_name: str | None = None,
-        **others: Any,
+        address: str | None, cluster_name: str | None = None, broker_name: str | None = None, **others: Any
     ) -> None:
         if address is None:
             raise Trouble(
@@ -203,7 +196,8 @@ def with_coordinator(command: Callable[..., None]) -> Callable[..., None]:
             parsed = CoordinatorAddress.parse(address)
         except SettingsError as error:
             raise Trouble(ExitCode.USAGE, f"--failover: {error}") from error
-        access = CoordinatorAccess(login_file, authorities, certificate, key)
+        files = (others.pop(name) for name in ("login_file", "authorities", "certificate", "key"))
+        access = CoordinatorAccess(*files)
         command(way=Way(parsed, access, cluster_name, broker_name), **others)
 
     return with_options(COORDINATOR)(run)

@@ -13,17 +13,18 @@ from rmqha.cli.running import run_reactor, the_reactor
 from rmqha.cli.shared import JSON, print_json
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
-from rmqha.net.endpoints import make_endpoint, split_addresses
+from rmqha.net.endpoints import split_addresses
 from rmqha.net.tls.endpoints import ClientTLS
-from rmqha.ops.doctor.asking import Asked, Asking
+from rmqha.ops.doctor.asking import AskedAbout, Asking
 from rmqha.ops.doctor.checks import CHECKS, examine
 from rmqha.ops.doctor.facts import Facts, Store
-from rmqha.ops.doctor.findings import Check, Finding, Verdict
+from rmqha.ops.doctor.findings import Check, CheckResult, Finding
 from rmqha.ops.doctor.reading import read_store
+from rmqha.ops.ways import Ways
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 
 DEFAULT_PORT = 10911
-COLORS = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red", Verdict.SKIP: None}
+COLORS = {CheckResult.PASS: "green", CheckResult.WARN: "yellow", CheckResult.FAIL: "red", CheckResult.SKIP: None}
 MIN_WIDTH = 40
 INDENT = " " * 6
 
@@ -64,22 +65,22 @@ def doctor(
         raise Trouble(ExitCode.USAGE, "give brokers (HOST:PORT), folders of stores, or --namesrv")
     hosts = tuple(_address(target) for target in targets if not _is_store(target))
     stores = [_store(Path(target), conf, sets) for target in targets if _is_store(target)]
-    found = examine(_gathered(Asked(hosts, name_servers, over_tls), stores, tls))
+    found = examine(_gathered(AskedAbout(hosts, name_servers, over_tls), stores, tls))
     counts = Counter(finding.verdict for _, finding in found)
     if as_json:
         print_json({"findings": [_as_json(*each) for each in found], "counts": _counted(counts)})
     else:
         for check, finding in found:
-            if shows_all or finding.verdict in (Verdict.WARN, Verdict.FAIL):
+            if shows_all or finding.verdict in (CheckResult.WARN, CheckResult.FAIL):
                 _tell(check, finding)
         say(", ".join(f"{count} {name}" for name, count in _counted(counts).items()))
-    if counts[Verdict.FAIL]:
-        failing = dict.fromkeys(check.name for check, finding in found if finding.verdict is Verdict.FAIL)
+    if counts[CheckResult.FAIL]:
+        failing = dict.fromkeys(check.name for check, finding in found if finding.verdict is CheckResult.FAIL)
         raise Trouble(ExitCode.CORRUPT, f"failed: {', '.join(failing)}")
 
 
-def _counted(counts: Counter[Verdict]) -> dict[str, int]:
-    return {verdict.name: counts[verdict] for verdict in Verdict}
+def _counted(counts: Counter[CheckResult]) -> dict[str, int]:
+    return {verdict.name: counts[verdict] for verdict in CheckResult}
 
 
 def _is_store(target: str) -> bool:
@@ -95,17 +96,18 @@ def _store(path: Path, conf: Path | None, sets: tuple[str, ...]) -> Store:
     return read_store(path, settings_of(path, conf, sets), has_settings=conf is not None or bool(sets))
 
 
-def _gathered(asked: Asked, stores: list[Store], tls: ClientTLS) -> Facts:
+def _gathered(asked: AskedAbout, stores: list[Store], tls: ClientTLS) -> Facts:
     """The facts. The reactor only runs if there is somebody to ask. Raises Trouble."""
     if not asked.hosts and not asked.name_servers and not any(store.config.get("namesrvAddr") for store in stores):
         return Facts(stores=tuple(stores))
     reactor = the_reactor()
+    ways = Ways(reactor, tls)
     for address in (*asked.hosts, *asked.name_servers):
         try:
-            make_endpoint(reactor, address, tls)
+            ways.to(address)
         except ValueError as error:
             raise Trouble(ExitCode.USAGE, str(error)) from error
-    asking = Asking(lambda address: make_endpoint(reactor, address, tls), reactor)
+    asking = Asking(ways, reactor)
     return run_reactor(reactor, lambda: asking.facts(asked, stores))
 
 
@@ -130,7 +132,7 @@ def _as_json(check: Check, finding: Finding) -> dict[str, Any]:
 def _tell(check: Check, finding: Finding) -> None:
     """Show a finding: the verdict, the check and the text, and below it the advice, as wide as the terminal is."""
     width = max(MIN_WIDTH, shutil.get_terminal_size().columns)
-    verdict = click.style(finding.verdict.name, fg=COLORS[finding.verdict], bold=finding.verdict is Verdict.FAIL)
+    verdict = click.style(finding.verdict.name, fg=COLORS[finding.verdict], bold=finding.verdict is CheckResult.FAIL)
     text = printable(f"{check.name}: {finding.subject}: {finding.text}")
     first, *others = textwrap.wrap(text, width - len(INDENT), break_on_hyphens=False)
     click.echo(f"{verdict}  {first}")

@@ -31,17 +31,17 @@ Records = Iterator[tuple[int, Record | Blank]]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSince:
+class DumpedSince:
     """Start at the first message stored at ``timestamp`` (ms since 1970) or later."""
 
     timestamp: int
 
 
-def _offset_or_time(_: click.Context, __: click.Parameter, text: str) -> int | StoredSince:
+def _offset_or_time(_: click.Context, __: click.Parameter, text: str) -> int | DumpedSince:
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
-        return StoredSince(parse_time(text))
+        return DumpedSince(parse_time(text))
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is neither an offset nor a time: {error}") from None
 
@@ -65,7 +65,7 @@ def _offset_or_time(_: click.Context, __: click.Parameter, text: str) -> int | S
 @JSON
 def dump(
     store: Path,
-    start: int | StoredSince,
+    start: int | DumpedSince,
     end: int | None,
     topic: str | None,
     first: int | None,
@@ -86,9 +86,9 @@ def dump(
         wanted = records_wanted(reader, start, end, topic)
         if tail is not None:
             wanted = iter(_last(reader, partial(records_wanted, reader, end=end, topic=topic), start, tail))
-        with progress("dump", shown=_writes_file()) as show:
+        with progress("dump", shown=_writes_file()) as bar:
             for offset, record in islice(wanted, first):
-                show(offset - reader.log.min_offset, reader.limit - reader.log.min_offset)
+                bar.show(offset - reader.log.min_offset, reader.limit - reader.log.min_offset)
                 if isinstance(record, Blank):
                     say(blank_line(offset, record, as_json))
                 else:
@@ -114,12 +114,12 @@ def open_source(path: Path, conf: Path | None, sets: tuple[str, ...]) -> Iterato
         yield reader
 
 
-def records_wanted(reader: Reader, start: int | StoredSince, end: int | None, topic: str | None) -> Records:
+def records_wanted(reader: Reader, start: int | DumpedSince, end: int | None, topic: str | None) -> Records:
     """The requested records. Blanks are included only if all topics are."""
-    offset = _segment_of_time(reader, start.timestamp) if isinstance(start, StoredSince) else start
-    is_reached = not isinstance(start, StoredSince)
+    offset = _segment_of_time(reader, start.timestamp) if isinstance(start, DumpedSince) else start
+    is_reached = not isinstance(start, DumpedSince)
     for at, record in reader.records(offset, end):
-        if isinstance(start, StoredSince) and not is_reached:
+        if isinstance(start, DumpedSince) and not is_reached:
             is_reached = isinstance(record, Record) and record.store_timestamp >= start.timestamp
         if is_reached and (topic is None or (isinstance(record, Record) and record.topic == topic)):
             yield at, record
@@ -142,10 +142,10 @@ def _segment_of_time(reader: Reader, timestamp: int) -> int:
 
 
 def _last(
-    reader: Reader, wanted: Callable[[int | StoredSince], Records], start: int | StoredSince, count: int
+    reader: Reader, wanted: Callable[[int | DumpedSince], Records], start: int | DumpedSince, count: int
 ) -> Iterable[tuple[int, Record | Blank]]:
     """The last ``count`` of the records from ``start`` on, found from the log's end."""
-    bases = [] if isinstance(start, StoredSince) else [base for base in _segments(reader) if base > start]
+    bases = [] if isinstance(start, DumpedSince) else [base for base in _segments(reader) if base > start]
     for base in reversed(bases):
         found = deque(wanted(base), maxlen=count)
         if len(found) == count:

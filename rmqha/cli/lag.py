@@ -72,7 +72,7 @@ def lag(
 
 def _ask(group: str | None, topic: str | None, way: dict[str, Any]) -> tuple[list[QueueLag], list[str]]:
     reactor = the_reactor()
-    client = make_client(reactor, **way)
+    client = make_client(reactor, way)
     brokers = Brokers(client, split_addresses(way["namesrv"] or ""), way["broker"])
     rows: list[QueueLag] = []
 

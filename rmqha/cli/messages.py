@@ -4,7 +4,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
@@ -12,16 +11,14 @@ from typing import IO, Any
 import click
 
 from rmqha.cli.access import EXPRESSION, WAY, expression_of
-from rmqha.cli.brokers import make_client, print_body, run_client
+from rmqha.cli.brokers import Printed, make_client, run_client
 from rmqha.cli.running import Interrupted, the_reactor
-from rmqha.cli.shared import JSON, parsed_time, print_json, record_line, with_options
+from rmqha.cli.shared import JSON, parsed_time, print_json, with_options
 from rmqha.client import Message, Producer, PullConsumer, SendResult, SendStatus
 from rmqha.client.bulk import BulkPull, Edge, Selection, StoredSince, put_all
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.interrupts import pieces_of
 from rmqha.store.offline.commands import Trouble, say
-from rmqha.wire.delay import DEFAULT_DELAY_LEVELS
-from rmqha.wire.record import Record
 
 PIECE_BYTES = 1 << 16
 IN_MEMORY_BYTES = 64 << 20
@@ -70,18 +67,18 @@ def put(
                 ExitCode.USAGE, "with --dump, the file says what is sent: give no TOPIC, BODY, tags, keys or count"
             )
         with _dump(dumped) as file:
-            from rmqha.cli.replay import Sending, run_replay, stored_lines
+            from rmqha.cli.replay import Lines, Sending, run_replay
             from rmqha.client.replay import Wanted
 
             sending = Sending(delayed="level", group=group)
-            run_replay(partial(stored_lines, file), str(dumped), Wanted(), sending, DEFAULT_DELAY_LEVELS, way, as_json)
+            run_replay(Lines(str(dumped), file), Wanted(), sending, way, as_json)
         return
     if topic is None:
         raise Trouble(ExitCode.USAGE, "give a TOPIC, or --dump FILE")
     bodies = [body.encode()] if body is not None else b"".join(pieces_of(sys.stdin.fileno(), PIECE_BYTES)).splitlines()
     messages = [Message(topic, content, tags=tags, keys=keys) for content in bodies for _ in range(count)]
     reactor = the_reactor()
-    client = make_client(reactor, **way)
+    client = make_client(reactor, way)
     statuses: Counter[SendStatus] = Counter()
 
     def sent(result: SendResult) -> None:
@@ -169,15 +166,9 @@ def pull(
     """
     expression = expression_of(tags, sql)
     reactor = the_reactor()
-    client = make_client(reactor, **way)
-
-    def got(record: Record) -> None:
-        if only_body:
-            print_body(record)
-        else:
-            say(record_line(record.physical_offset, record, as_json))
-
-    work = BulkPull(PullConsumer(client, group), reactor, got, Selection(start, follow, expression, most))
+    client = make_client(reactor, way)
+    printed = Printed(only_body, as_json)
+    work = BulkPull(PullConsumer(client, group), reactor, printed.got, Selection(start, follow, expression, most))
     try:
         run_client(reactor, client, work.run(topic))
     except Interrupted:

@@ -10,8 +10,7 @@ import click
 
 from rmqha.cli.access import WAY
 from rmqha.cli.brokers import make_client, run_client
-from rmqha.cli.dump import StoredSince as DumpedSince
-from rmqha.cli.dump import records_wanted
+from rmqha.cli.dump import DumpedSince, records_wanted
 from rmqha.cli.running import the_reactor
 from rmqha.cli.shared import JSON, progress_bar, record_line, with_options
 from rmqha.cli.stores import open_store
@@ -20,6 +19,7 @@ from rmqha.client.bulk import BulkPull, Selection, StoredSince
 from rmqha.client.lookup import ALWAYS, MAX_TIME, Brokers, Period, Place
 from rmqha.client.message import MessageQueue
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.progress import OffsetBar
 from rmqha.kit.times import parse_time
 from rmqha.net.endpoints import split_addresses
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
@@ -121,40 +121,47 @@ def query(
         raise Trouble(ExitCode.USAGE, "--since, --until and --scan go with --key")
     period = ALWAYS if since is None and until is None else Period(since or 0, MAX_TIME if until is None else until)
     question = Question(key, msg_id, time, offset, topic, period, most, scan)
-    found: list[Record] = []
-
-    def show(record: Record) -> None:
-        found.append(record)
-        say(record_line(record.physical_offset, record, as_json))
-
-    problems = _in_store(store, question, conf, sets, show) if store is not None else _on_brokers(question, way, show)
-    if not found:
+    printed = Printed(as_json)
+    if store is not None:
+        problems = _in_store(store, question, conf, sets, printed)
+    else:
+        problems = _on_brokers(question, way, printed)
+    if not printed.count:
         say("nothing is found", err=True)
     if problems:
         raise Trouble(ExitCode.CANNOT_CONNECT if store is None else ExitCode.CORRUPT, "; ".join(problems))
 
 
-Show = Callable[[Record], None]
+class Printed:
+    """Prints messages, and counts them."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.count = 0
+        self._as_json = as_json
+
+    def show(self, record: Record) -> None:
+        self.count += 1
+        say(record_line(record.physical_offset, record, self._as_json))
 
 
-def _in_store(path: Path, asked: Question, conf: Path | None, sets: tuple[str, ...], show: Show) -> list[str]:
+def _in_store(path: Path, asked: Question, conf: Path | None, sets: tuple[str, ...], printed: Printed) -> list[str]:
     settings = settings_of(path, conf, sets)
     with open_store(path, settings) as store:
         lookup = Lookup(store, settings)
-        with progress_bar("searching", store.log.min_offset, store.limit) as progress:
-            for record in islice(_search(store, lookup, asked, progress), asked.most):
-                show(record)
+        with progress_bar("searching", store.log.min_offset, store.limit) as bar:
+            for record in islice(_search(store, lookup, asked, bar), asked.most):
+                printed.show(record)
     return lookup.problems
 
 
-def _search(store: StoreReader, lookup: Lookup, asked: Question, progress: Callable[[int], None]) -> Iterator[Record]:
+def _search(store: StoreReader, lookup: Lookup, asked: Question, bar: OffsetBar) -> Iterator[Record]:
     if asked.key is not None:
-        yield from _by_key(lookup, asked, asked.key, progress)
+        yield from _by_key(lookup, asked, asked.key, bar)
     elif asked.msg_id is not None:
-        yield from _by_id(lookup, asked, asked.msg_id, progress)
+        yield from _by_id(lookup, asked, asked.msg_id, bar)
     elif asked.time is not None:
         for at, record in records_wanted(store, DumpedSince(asked.time), None, asked.topic):
-            progress(at)
+            bar.reached(at)
             if isinstance(record, Record):
                 yield record
     else:
@@ -166,14 +173,14 @@ def _search(store: StoreReader, lookup: Lookup, asked: Question, progress: Calla
             yield found
 
 
-def _by_key(lookup: Lookup, asked: Question, key: str, progress: Callable[[int], None]) -> Iterator[Record]:
+def _by_key(lookup: Lookup, asked: Question, key: str, bar: OffsetBar) -> Iterator[Record]:
     topic = asked.topic
     if topic is not None and not asked.scan:
-        return lookup.by_key(topic, key, progress, asked.period.has)
-    return lookup.scan(key, progress, lambda record: topic in (None, record.topic) and asked.period.has(record))
+        return lookup.by_key(topic, key, bar.reached, asked.period.has)
+    return lookup.scan(key, bar.reached, lambda record: topic in (None, record.topic) and asked.period.has(record))
 
 
-def _by_id(lookup: Lookup, asked: Question, msg_id: str, progress: Callable[[int], None]) -> Iterator[Record]:
+def _by_id(lookup: Lookup, asked: Question, msg_id: str, bar: OffsetBar) -> Iterator[Record]:
     """A broker's id says where the message is; a producer's id is one of its keys."""
     try:
         host, offset = parse_msg_id(msg_id)
@@ -182,22 +189,22 @@ def _by_id(lookup: Lookup, asked: Question, msg_id: str, progress: Callable[[int
         record = None
     if record is not None and record.store_host == host:
         return iter([record])
-    return _by_key(lookup, asked, msg_id, progress)
+    return _by_key(lookup, asked, msg_id, bar)
 
 
-def _on_brokers(asked: Question, way: dict[str, Any], show: Show) -> list[str]:
+def _on_brokers(asked: Question, way: dict[str, Any], printed: Printed) -> list[str]:
     reactor = the_reactor()
-    client = make_client(reactor, **way)
+    client = make_client(reactor, way)
     brokers = Brokers(client, split_addresses(way["namesrv"] or ""), way["broker"])
 
     async def ask() -> None:
         if asked.time is not None:
             selection = Selection(StoredSince(asked.time), most=asked.most)
             consumer = PullConsumer(client, "rmqha-query")
-            await BulkPull(consumer, reactor, show, selection).run(asked.needed_topic("--time"))
+            await BulkPull(consumer, reactor, printed.show, selection).run(asked.needed_topic("--time"))
             return
         for record in await _question(brokers, asked, way["broker"]):
-            show(record)
+            printed.show(record)
 
     if asked.key is not None:
         asked.needed_topic("--key")

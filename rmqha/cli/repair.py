@@ -1,13 +1,14 @@
 """``rmqha repair`` and ``rmqha restore-cut``: bring bytes back into a log, from a replica or from kept files."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IStreamClientEndpoint
+from zope.interface import Interface, implementer
 
 from rmqha.cli.access import with_tls
 from rmqha.cli.running import result_of, run_reactor, the_reactor
@@ -15,6 +16,7 @@ from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
 from rmqha.cli.stores import open_store
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.progress import OffsetBar, PartBar, progress
 from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.settings.settings import BrokerRole, Settings
@@ -25,10 +27,39 @@ from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
 from rmqha.store.offline.restore import DoesNotFit, Kept, Restoration, Restorer, kept_file, kept_files
 from rmqha.store.offline.standins import FileFault
+from rmqha.store.offline.storereader import StoreReader
 
-Progress = Callable[[int], None]
-Feed = Callable[[Mend, Progress], Awaitable[None]]
-"""Feeds a gap from the other copy."""
+
+class ILogCopy(Interface):
+    """Another copy of the log."""
+
+    async def feed(mend: Mend, bar: OffsetBar) -> None:
+        """Give the bytes of a gap. Raises SourceUnreachable, StoreError, OSError."""
+
+
+@implementer(ILogCopy)
+class StoredCopy:
+    """Another store on this machine."""
+
+    def __init__(self, store: StoreReader) -> None:
+        self._store = store
+
+    async def feed(self, mend: Mend, bar: OffsetBar) -> None:
+        """See ``ILogCopy``."""
+        feed_from_store(self._store, mend, bar.reached)
+
+
+@implementer(ILogCopy)
+class RemoteCopy:
+    """The log of a running node."""
+
+    def __init__(self, endpoint: IStreamClientEndpoint, reactor: Any) -> None:
+        self._endpoint = endpoint
+        self._reactor = reactor
+
+    async def feed(self, mend: Mend, bar: OffsetBar) -> None:
+        """See ``ILogCopy``."""
+        await fetch(self._endpoint, self._reactor, mend, bar.reached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +132,7 @@ def _repair(opened: StoreRepair, source: str, tls: ClientTLS, dry_run: bool, don
             ours, theirs = opened.log.segment_size, other.log.segment_size
             if ours != theirs and opened.log.segment_bases and other.log.segment_bases:
                 raise RepairError(f"its segments have {theirs} bytes, ours {ours} (mappedFileSizeCommitLog)")
-
-            async def feed(mend: Mend, progress: Progress) -> None:
-                feed_from_store(other, mend, progress)
-
-            result_of(Deferred.fromCoroutine(_mend_all(opened, gaps, feed, dry_run, done)))
+            result_of(Deferred.fromCoroutine(_mend_all(opened, gaps, StoredCopy(other), dry_run, done)))
         return
     reactor = the_reactor()
     try:
@@ -113,11 +140,8 @@ def _repair(opened: StoreRepair, source: str, tls: ClientTLS, dry_run: bool, don
     except ValueError as error:
         raise Trouble(ExitCode.USAGE, f"{source}: there is no such store, and {error}") from error
     if gaps:
-
-        async def fetched(mend: Mend, progress: Progress) -> None:
-            await fetch(endpoint, reactor, mend, progress)
-
-        run_reactor(reactor, lambda: _run(_mend_all(opened, gaps, fetched, dry_run, done)))
+        copy = RemoteCopy(endpoint, reactor)
+        run_reactor(reactor, lambda: _run(_mend_all(opened, gaps, copy, dry_run, done)))
 
 
 async def _run(work: Coroutine[Any, Any, None]) -> bool:
@@ -127,19 +151,19 @@ async def _run(work: Coroutine[Any, Any, None]) -> bool:
 
 def _find(opened: StoreRepair, start: int) -> list[Gap]:
     is_slave = opened.state is not None and opened.state.role == BrokerRole.SLAVE.value
-    with progress_bar("looking", start, opened.log.max_offset) as progress:
-        return opened.find(progress, start, takes_all=not is_slave)
+    with progress_bar("looking", start, opened.log.max_offset) as bar:
+        return opened.find(bar.reached, start, takes_all=not is_slave)
 
 
-async def _mend_all(opened: StoreRepair, gaps: list[Gap], feed: Feed, dry_run: bool, done: list[Done]) -> None:
+async def _mend_all(opened: StoreRepair, gaps: list[Gap], source: ILogCopy, dry_run: bool, done: list[Done]) -> None:
     while gaps:
-        with progress_bar("repairing", 0, sum(gap.end - gap.start for gap in gaps)) as progress:
-            finished = 0
+        with progress("repairing") as whole:
+            finished, total = 0, sum(gap.end - gap.start for gap in gaps)
+            whole.show(0, total)
             for gap in gaps:
                 if not done or done[-1].end <= gap.start:  # otherwise the last repair has covered this gap too
-                    done.append(
-                        await _mend_one(opened, gap, feed, dry_run, partial(_shifted, progress, finished - gap.start))
-                    )
+                    part = OffsetBar(PartBar(whole, finished, total), gap.start, gap.end)
+                    done.append(await _mend_one(opened, gap, source, dry_run, part))
                 finished += gap.end - gap.start
         if dry_run or gaps[-1].is_tail:
             return
@@ -147,14 +171,10 @@ async def _mend_all(opened: StoreRepair, gaps: list[Gap], feed: Feed, dry_run: b
         gaps = _find(opened, done[-1].gap.anchor)
 
 
-def _shifted(progress: Progress, by: int, offset: int) -> None:
-    progress(offset + by)
-
-
-async def _mend_one(opened: StoreRepair, gap: Gap, feed: Feed, dry_run: bool, progress: Progress) -> Done:
+async def _mend_one(opened: StoreRepair, gap: Gap, source: ILogCopy, dry_run: bool, bar: OffsetBar) -> Done:
     mend = opened.mend(gap)
     try:
-        await feed(mend, progress)
+        await source.feed(mend, bar)
         return Done(gap, mend.end, mend.messages, None if dry_run else opened.place(mend))
     finally:
         mend.discard()

@@ -3,23 +3,19 @@
 import base64
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 import orjson
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from zope.interface import Attribute, Interface, implementer
 
 from rmqha.cli.access import WAY
 from rmqha.cli.brokers import make_client, run_client
 from rmqha.cli.dump import open_source
-from rmqha.cli.replaymemory import Saved, is_there, progress_as_json
+from rmqha.cli.replaymemory import Memory, MessageBar, Saved, progress_as_json
 from rmqha.cli.running import Interrupted, the_reactor
 from rmqha.cli.shared import JSON, print_json, with_options
 from rmqha.client import MQClientError, Producer, SendStatus
@@ -28,7 +24,6 @@ from rmqha.client.replay import (
     MAX_FAILURES,
     Delayed,
     Fate,
-    Memory,
     Pace,
     Planner,
     Progress,
@@ -44,15 +39,26 @@ from rmqha.kit.times import parse_time
 from rmqha.net.endpoints import split_addresses
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
-from rmqha.wire.delay import DelayLevels
+from rmqha.wire.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from rmqha.wire.layout import BORNHOST_V6_FLAG, MESSAGE_MAGIC_CODE, STOREHOSTADDRESS_V6_FLAG
 from rmqha.wire.record import LOOPBACK, Host, Record
+
+if TYPE_CHECKING:
+    from rmqha.pipeline.sql import Condition
 
 BREATHS = 1000
 """The reactor gets a turn after this many stored messages."""
 FAILURES_SHOWN = 20
-Source = Callable[[], Iterator[Stored | None]]
-"""Reads all stored messages, from the start each time. None in between lets the reactor do other work."""
+
+
+class ISource(Interface):
+    """Stored messages."""
+
+    name: str = Attribute("How the user has named it.")
+    levels: str = Attribute("The delay levels of its messages (messageDelayLevel).")
+
+    def messages() -> Iterator[Stored | None]:
+        """All of them, from the start each time. None in between lets the reactor do other work."""
 
 
 def _place(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int | None, int | None]:
@@ -168,15 +174,15 @@ def replay(source: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool
     Exit code 6 if a broker has stored a message, but its disk or slave did not in time; 7 if no broker answers; 8 if a
     broker refused messages: the others were sent, and each refused one is named.
     """
-    levels = settings_of(source, conf, sets).message_delay_level
     choice = {name: given.pop(name) for name in ("topics", "keys", "tags", "queue_ids", "start", "end")}
     wanted = wanted_of(**choice)
     options = {name: given.pop(name) for name in Sending.__dataclass_fields__ if name != "source_id"}
     sending = Sending(**options, source_id=_source_id(source))
-    reading = _reading(source, wanted, conf, sets)
+    kind = Archived if (source / "_manifest").is_dir() else Log
+    reading: ISource = kind(source, wanted, conf, sets)
     if sending.where is not None:
         reading = _filtered(reading, sending.where)
-    run_replay(reading, str(source), wanted, sending, levels, given, as_json)
+    run_replay(reading, wanted, sending, given, as_json)
 
 
 def _source_id(source: Path) -> str:
@@ -192,19 +198,17 @@ def _source_id(source: Path) -> str:
     return store_id or hashlib.sha256(str(source.absolute()).encode()).hexdigest()[:32]
 
 
-def _filtered(source: Source, where: str) -> Source:
+def _filtered(source: ISource, where: str) -> ISource:
     """The messages for which the condition is true. Raises Trouble if it is not a condition."""
-    from rmqha.cli.replaycondition import passing
     from rmqha.pipeline.errors import OptionError
     from rmqha.pipeline.sql import Condition
 
     try:
-        condition = Condition(where)
+        return Filtered(source, Condition(where))
     except ModuleNotFoundError as error:
         raise Trouble(ExitCode.USAGE, f"--where needs {error.name}: pip install 'rmqha[spark]'") from error
     except OptionError as error:
         raise Trouble(ExitCode.USAGE, f"--where: {error}") from error
-    return lambda: passing(source(), condition)
 
 
 def wanted_of(
@@ -228,28 +232,72 @@ def wanted_of(
     )
 
 
-def _reading(source: Path, wanted: Wanted, conf: Path | None, sets: tuple[str, ...]) -> Source:
-    """A function that reads the source. Raises Trouble if there is nothing to read."""
-    if (source / "_manifest").is_dir():
-        from rmqha.pipeline.jobs.messages import archived_messages
+@implementer(ISource)
+class Log:
+    """A store, or a file of bytes that were cut off one."""
 
-        def read_archive() -> Iterator[Stored | None]:
-            for number, (offset, record, problem) in enumerate(archived_messages(source, wanted.start, wanted.end)):
-                if number % BREATHS == 0:
-                    yield None
-                yield Stored(offset, record, problem)
+    def __init__(self, path: Path, wanted: Wanted, conf: Path | None, sets: tuple[str, ...]) -> None:
+        self.name = str(path)
+        self.levels = str(settings_of(path, conf, sets).message_delay_level)
+        self._path = path
+        self._wanted = wanted
+        self._conf = conf
+        self._sets = sets
 
-        return read_archive
-
-    def read_log() -> Iterator[Stored | None]:
-        with open_source(source, conf, sets) as reader:
-            for number, (offset, record) in enumerate(reader.records(wanted.start, wanted.end)):
+    def messages(self) -> Iterator[Stored | None]:
+        """See ``ISource``. Raises Trouble if there is nothing to read."""
+        with open_source(self._path, self._conf, self._sets) as reader:
+            for number, (offset, record) in enumerate(reader.records(self._wanted.start, self._wanted.end)):
                 if number % BREATHS == 0:
                     yield None
                 if isinstance(record, Record):
                     yield Stored(offset, record)
 
-    return read_log
+
+@implementer(ISource)
+class Archived(Log):
+    """An archive."""
+
+    def messages(self) -> Iterator[Stored | None]:
+        """See ``ISource``. Raises Trouble if there is nothing to read."""
+        from rmqha.pipeline.jobs.messages import archived_messages
+
+        found = archived_messages(self._path, self._wanted.start, self._wanted.end)
+        for number, (offset, record, problem) in enumerate(found):
+            if number % BREATHS == 0:
+                yield None
+            yield Stored(offset, record, problem)
+
+
+@implementer(ISource)
+class Filtered:
+    """The messages of another source for which a condition is true."""
+
+    def __init__(self, source: ISource, condition: "Condition") -> None:
+        self.name = source.name
+        self.levels = source.levels
+        self._source = source
+        self._condition = condition
+
+    def messages(self) -> Iterator[Stored | None]:
+        """See ``ISource``."""
+        from rmqha.cli.replaycondition import passing
+
+        return passing(self._source.messages(), self._condition)
+
+
+@implementer(ISource)
+class Lines:
+    """The lines of a file that ``rmqha dump --json`` has printed."""
+
+    def __init__(self, name: str, file: IO[bytes]) -> None:
+        self.name = name
+        self.levels = DEFAULT_DELAY_LEVELS
+        self._file = file
+
+    def messages(self) -> Iterator[Stored | None]:
+        """See ``ISource``. Raises Trouble with exit code 2 at a line that is something else."""
+        return stored_lines(self._file)
 
 
 def stored_lines(file: IO[bytes]) -> Iterator[Stored | None]:
@@ -306,18 +354,10 @@ IPV6_LOOPBACK = Host(bytes(15) + b"\1", 0)
 """In place of any IPv6 host: only its size counts."""
 
 
-def run_replay(
-    source: Source,
-    name: str,
-    wanted: Wanted,
-    sending: Sending,
-    levels: str | DelayLevels,
-    way: dict[str, Any],
-    as_json: bool,
-) -> None:
+def run_replay(source: ISource, wanted: Wanted, sending: Sending, way: dict[str, Any], as_json: bool) -> None:
     """Look at the source, then send what is wanted. Raises Trouble."""
     whose = {
-        "source": str(Path(name).absolute()),
+        "source": str(Path(source.name).absolute()),
         "wanted": _wanted_as_json(wanted),
         "where": sending.where,
         "toTopic": sending.to_topic,
@@ -327,30 +367,25 @@ def run_replay(
     if progress.end is not None:
         wanted = replace(wanted, end=progress.end)
     sent = Sent(sending.to_topic, sending.source_id)
-    planner = Planner(wanted, Delayed(sending.delayed), DelayLevels(str(levels)), sent=sent)
-    with _bar("looking", None) as looked:
-        survey = planner.survey(_counted(source(), looked))
+    planner = Planner(wanted, Delayed(sending.delayed), DelayLevels(source.levels), sent=sent)
+    with MessageBar("looking", None) as looked:
+        survey = planner.survey(_counted(source.messages(), looked))
     if sending.dry_run:
         _tell_survey(survey, as_json)
         return
     progress.end = survey.end if progress.end is None else progress.end
     reactor = the_reactor()
-    client = make_client(reactor, **way)
+    client = make_client(reactor, way)
     pace = Pace(sending.rate, not sending.any_queue, sending.max_failures)
     brokers = Brokers(client, split_addresses(way["namesrv"] or ""), way["broker"])
     asks_all = sending.skip_sent or (saved.machine_stopped and sending.source_id is not None)
-    memory = Memory(saved.sends, saved.has_result, partial(is_there, brokers), asks_all)
     time.sleep(saved.unsettled_seconds)  # brokers tell nobody when they find a message; the reactor does not run yet
     saved.write(progress)
-    with _bar("sending", survey.messages) as shown:
-
-        def changed(now: Progress) -> None:
-            shown(now.results)
-            saved.write_now_and_then(now)
-
-        work = Replay(Producer(client, sending.group), reactor, changed, pace, progress, memory)
+    with MessageBar("sending", survey.messages) as shown:
+        memory = Memory(saved, brokers, shown)
+        work = Replay(Producer(client, sending.group), reactor, memory, pace, progress, asks_all)
         start, end = progress.position, progress.end
-        rest = (one if one is None else planner.plan(one) for one in source())
+        rest = (one if one is None else planner.plan(one) for one in source.messages())
         not_done = (one for one in rest if one is None or start <= one.position < end)
         try:
             run_client(reactor, client, work.run(one for one in not_done if one is None or one.fate is not Fate.OTHER))
@@ -433,18 +468,8 @@ def _wanted_as_json(wanted: Wanted) -> dict[str, Any]:
     return {name: sorted(value) if isinstance(value, frozenset) else value for name, value in fields.items()}
 
 
-@contextmanager
-def _bar(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A progress bar of messages on stderr, if that is a terminal. It yields a function to call with their number."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)
-
-
-def _counted(source: Iterator[Stored | None], looked: Callable[[int], None]) -> Iterator[Stored | None]:
-    for number, stored in enumerate(source):
+def _counted(messages: Iterator[Stored | None], bar: MessageBar) -> Iterator[Stored | None]:
+    for number, stored in enumerate(messages):
         if stored is None:
-            looked(number)
+            bar.show(number)
         yield stored

@@ -12,15 +12,19 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from zope.interface import implementer
 
 from rmqha.client import SendStatus
 from rmqha.client.errors import TopicNotFound
 from rmqha.client.lookup import Brokers
 from rmqha.client.message import UNIQ_KEY, Message
-from rmqha.client.replay import MARK, Failure, Progress
+from rmqha.client.replay import MARK, Failure, IReplayMemory, Progress
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.offline.commands import Trouble
@@ -196,13 +200,57 @@ def _boot_id() -> str:
         return ""
 
 
-async def is_there(brokers: Brokers, message: Message) -> bool:
-    """Whether a broker has this marked message, by its message id.
+class MessageBar:
+    """A bar of messages on stderr, if that is a terminal. A context manager."""
 
-    Brokers do not find a delayed message before it is delivered. Raises MQClientError, MQBrokerError.
-    """
-    try:
-        found = await brokers.by_key(message.topic, message.properties[UNIQ_KEY], MOST_WITH_ONE_ID, unique=True)
-    except TopicNotFound:  # a broker makes it with the first message
-        return False
-    return any(one.properties.get(MARK) == message.properties[MARK] for one in found)
+    def __init__(self, title: str, total: int | None) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        console = Console(stderr=True)
+        self._bar = Bar(*columns, console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task(title, total=total)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, done: int) -> None:
+        """So many messages are done."""
+        self._bar.update(self._task, completed=done)
+
+
+@implementer(IReplayMemory)
+class Memory:
+    """What is saved, what brokers have, and a bar with the number of results."""
+
+    def __init__(self, saved: Saved, brokers: Brokers, bar: MessageBar) -> None:
+        self._saved = saved
+        self._brokers = brokers
+        self._bar = bar
+
+    def sends(self, position: int) -> None:
+        """See ``IReplayMemory``. Raises OSError."""
+        self._saved.sends(position)
+
+    def has_result(self, position: int, status: SendStatus | None) -> None:
+        """See ``IReplayMemory``. Raises OSError."""
+        self._saved.has_result(position, status)
+
+    def changed(self, progress: Progress) -> None:
+        """See ``IReplayMemory``. Raises OSError."""
+        self._bar.show(progress.results)
+        self._saved.write_now_and_then(progress)
+
+    async def is_there(self, message: Message) -> bool:
+        """Whether a broker finds this marked message by its message id.
+
+        Brokers do not find a delayed message before it is delivered. Raises MQClientError, MQBrokerError.
+        """
+        id_ = message.properties[UNIQ_KEY]
+        try:
+            found = await self._brokers.by_key(message.topic, id_, MOST_WITH_ONE_ID, unique=True)
+        except TopicNotFound:  # a broker makes it with the first message
+            return False
+        return any(one.properties.get(MARK) == message.properties[MARK] for one in found)

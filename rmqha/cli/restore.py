@@ -130,8 +130,8 @@ def _settings(store: Path, conf: Path | None, sets: tuple[str, ...]) -> Settings
 def _find(settings: Settings, end: int, target: Target) -> Cut:
     log = open_log(settings, owned=False)
     try:
-        with progress_bar("looking for the place", log.min_offset, end) as progress:
-            return find_cut(log, end, target, settings, progress)
+        with progress_bar("looking for the place", log.min_offset, end) as bar:
+            return find_cut(log, end, target, settings, bar.reached)
     except NoSuchTarget as error:
         raise Trouble(ExitCode.USAGE, str(error)) from error
     finally:
@@ -142,8 +142,8 @@ def _run(settings: Settings, plan: CopyPlan, log: SourceLog, cut: Cut, dry_run: 
     done = None
     if not dry_run:
         try:
-            with progress_bar("copying", 0, plan.bytes) as progress:
-                done = copy_store(plan, settings, progress)
+            with progress_bar("copying", 0, plan.bytes) as bar:
+                done = copy_store(plan, settings, bar.reached)
         except NoRoom as error:
             raise Trouble(ExitCode.IO_ERROR, str(error)) from error
     if as_json:

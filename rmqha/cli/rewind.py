@@ -82,8 +82,8 @@ def rewind(
     if is_locked(store / LOCK_FILE):
         raise StoreInUse(f"{store} is in use by another process: stop it first")
     state = NodeState.read(store)
-    with progress(str(store)) as show:
-        examined = examine_store(settings, lambda at, end: show(at, end))
+    with progress(str(store)) as bar:
+        examined = examine_store(settings, lambda at, end: bar.show(at, end))
     if examined.damage is not None:
         raise Trouble(
             ExitCode.CORRUPT,
@@ -95,8 +95,8 @@ def rewind(
     try:
         doubted_from = None if state is None else state.doubted_from(examined.clean_stop, examined.checked_from)
         fork = _find(store, way, log, examined.found.end, doubted_from)
-        with progress_bar("counting what is cut", fork.offset, fork.our_end) as reached:
-            tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset, reached)
+        with progress_bar("counting what is cut", fork.offset, fork.our_end) as bar:
+            tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset, bar.reached)
     finally:
         log.close()
     try:

@@ -9,7 +9,7 @@ import click
 import orjson
 
 from rmqha.kit.printing import printable_json
-from rmqha.kit.progress import from_offset, progress
+from rmqha.kit.progress import OffsetBar, progress
 from rmqha.kit.times import iso_time, parse_time
 from rmqha.wire.layout import BLANK_MAGIC_CODE
 from rmqha.wire.record import Blank, Record, record_as_json
@@ -35,12 +35,12 @@ def with_options(options: tuple[Callable[[Any], Any], ...]) -> Callable[[Command
 
 
 @contextmanager
-def progress_bar(title: str, start: int, end: int) -> Iterator[Callable[[int], None]]:
-    """Show progress on stderr. It yields a function to call with each offset reached."""
-    with progress(title) as show:
-        reached = from_offset(show, start, end)
-        reached(start)
-        yield reached
+def progress_bar(title: str, start: int, end: int) -> Iterator[OffsetBar]:
+    """Show progress on stderr. It yields what to tell each offset reached."""
+    with progress(title) as shown:
+        bar = OffsetBar(shown, start, end)
+        bar.reached(start)
+        yield bar
 
 
 def parsed_time(text: str, expected: str) -> int:

@@ -20,7 +20,7 @@ from rmqha.kit.printing import printable
 from rmqha.kit.times import iso_time
 from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.endpoints import ClientTLS
-from rmqha.ops.status import MaxLag, Status, judge, status_of_broker, status_of_store, waits_in_words
+from rmqha.ops.status import MaxLag, NodeStatus, judge, status_of_broker, status_of_store, waits_in_words
 from rmqha.store.offline.commands import Trouble, say
 
 SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads", "failover")
@@ -74,12 +74,12 @@ def status(
     _judge(target, found, limit)
 
 
-def _of_store(target: str) -> Status:
+def _of_store(target: str) -> NodeStatus:
     with open_store(Path(target)) as store:
         return status_of_store(store)
 
 
-def _judge(target: str, found: Status, limit: MaxLag | None) -> None:
+def _judge(target: str, found: NodeStatus, limit: MaxLag | None) -> None:
     """Raises Trouble unless all is fine."""
     code, reason = judge(found, limit, time.time())
     if code is not ExitCode.FINE:
@@ -90,9 +90,9 @@ def _watch(target: str, tls: ClientTLS, limit: MaxLag | None, seconds: float, co
     """Show the status again and again. What goes wrong meanwhile is shown, and may pass."""
     reactor = the_reactor()
     endpoint = None if Path(target).is_dir() else _endpoint(reactor, target, tls)
-    last: list[Status | Trouble] = []
+    last: list[NodeStatus | Trouble] = []
 
-    async def look() -> Status | Trouble:
+    async def look() -> NodeStatus | Trouble:
         try:
             return _of_store(target) if endpoint is None else await status_of_broker(endpoint, reactor)
         except CancelledError:  # Ctrl-C
@@ -102,14 +102,14 @@ def _watch(target: str, tls: ClientTLS, limit: MaxLag | None, seconds: float, co
 
     with screen(as_json) as show:
 
-        def shown(found: Status | Trouble) -> None:
+        def shown(found: NodeStatus | Trouble) -> None:
             last[:] = [found]
             now = iso_time(time.time_ns() // 1_000_000)
             if as_json:
-                facts = found.as_json() if isinstance(found, Status) else {"problem": str(found)}
+                facts = found.as_json() if isinstance(found, NodeStatus) else {"problem": str(found)}
                 show(json_line({"time": now, **facts}))
             else:
-                lines = _lines(found) if isinstance(found, Status) else [str(found)]
+                lines = _lines(found) if isinstance(found, NodeStatus) else [str(found)]
                 show("\n".join(printable(line) for line in [now, *lines, ""]))
 
         watch(reactor, look, shown, seconds, count)
@@ -127,19 +127,20 @@ def _parse_lag(text: str | None) -> MaxLag | None:
         raise Trouble(ExitCode.USAGE, f"--max-lag: {error}") from error
 
 
-def _lines(found: Status) -> list[str]:
+def _lines(found: NodeStatus) -> list[str]:
     """The status for people."""
+    node = found.node
     known = {name: value for name, value in found.as_json().items() if value is not None}
     lines = [f"{name:<11}  {value}" for name, value in known.items() if name not in SHOWN_LATER]
-    if found.tables is not None:
-        lines.append(f"{'tables':<11}  {_tables_line(found.tables)}")
-    if found.read_limit is not None:
-        waits = "" if found.reads is None else f"; {waits_in_words(found.reads)}"
-        lines.append(f"{'reads':<11}  end at {found.read_limit}{waits}")
-    if found.failover is not None:
-        lines.append(f"{'failover':<11}  {_failover_line(found.failover)}")
-    lines += [f"{'warning':<11}  {warning}" for warning in found.warnings]
-    for peer in found.peers:
+    if node.tables is not None:
+        lines.append(f"{'tables':<11}  {_tables_line(node.tables)}")
+    if node.read_limit is not None:
+        waits = "" if node.reads is None else f"; {waits_in_words(node.reads)}"
+        lines.append(f"{'reads':<11}  end at {node.read_limit}{waits}")
+    if node.failover is not None:
+        lines.append(f"{'failover':<11}  {_failover_line(node.failover)}")
+    lines += [f"{'warning':<11}  {warning}" for warning in node.warnings]
+    for peer in node.peers:
         facts = "  ".join(f"{name} {value}" for name, value in peer.items() if value is not None)
         lines.append(f"{'peer':<11}  {facts}")
     return lines
@@ -171,7 +172,7 @@ def _endpoint(reactor: Any, address: str, tls: ClientTLS) -> IStreamClientEndpoi
         raise Trouble(ExitCode.USAGE, f"{address}: there is no such store, and {error}") from error
 
 
-def _ask(address: str, tls: ClientTLS) -> Status:
+def _ask(address: str, tls: ClientTLS) -> NodeStatus:
     reactor = the_reactor()
     endpoint = _endpoint(reactor, address, tls)
     try:

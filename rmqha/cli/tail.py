@@ -5,15 +5,14 @@ from typing import Any
 import click
 
 from rmqha.cli.access import EXPRESSION, WAY, expression_of
-from rmqha.cli.brokers import make_client, print_body, run_client
+from rmqha.cli.brokers import Printed, make_client, run_client
 from rmqha.cli.running import Interrupted, the_reactor
-from rmqha.cli.shared import JSON, parsed_time, record_line, with_options
+from rmqha.cli.shared import JSON, parsed_time, with_options
 from rmqha.client import PullConsumer
 from rmqha.client.bulk import Edge, StoredSince
 from rmqha.client.follow import Follower, Wanted
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.store.offline.commands import Trouble, say
-from rmqha.wire.record import Record
+from rmqha.store.offline.commands import Trouble
 
 DEFAULT_LAST = 10
 EDGES = {"first": Edge.MIN, "last": Edge.MAX}
@@ -72,17 +71,11 @@ def tail(
         raise Trouble(ExitCode.USAGE, "--from needs -f" if not follow else "--from and -n exclude each other")
     expression = expression_of(tags, sql)
     reactor = the_reactor()
-    client = make_client(reactor, **way)
-
-    def got(record: Record) -> None:
-        if only_body:
-            print_body(record)
-        else:
-            say(record_line(record.physical_offset, record, as_json))
+    client = make_client(reactor, way)
 
     count = last if last is not None else 0 if follow else DEFAULT_LAST
     wanted = Wanted(start or Edge.MAX, None if start is not None else count, expression)
-    follower = Follower(PullConsumer(client, group), reactor, wanted, got, lambda line: say(f"rmqha: {line}", err=True))
+    follower = Follower(PullConsumer(client, group), reactor, wanted, Printed(only_body, as_json))
 
     async def run() -> None:
         places = await follower.last(topic) if wanted.last is not None else None

@@ -12,9 +12,10 @@ from rmqha.cli.tables import Column, table_text, terminal_width
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
 from rmqha.kit.times import iso_time
-from rmqha.net.endpoints import make_endpoint, split_addresses
+from rmqha.net.endpoints import split_addresses
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.ops.top import Row, Top
+from rmqha.ops.ways import Ways
 from rmqha.store.offline.commands import Trouble
 
 UNKNOWN = "-"
@@ -67,12 +68,13 @@ def top(
     if not hosts and not name_servers:
         raise Trouble(ExitCode.USAGE, "give brokers (HOST:PORT), or --namesrv")
     reactor = the_reactor()
+    ways = Ways(reactor, tls)
     for address in (*hosts, *name_servers):
         try:
-            make_endpoint(reactor, address, tls)
+            ways.to(address)
         except ValueError as error:
             raise Trouble(ExitCode.USAGE, str(error)) from error
-    looking = Top(lambda address: make_endpoint(reactor, address, tls), reactor, hosts, name_servers, over_tls)
+    looking = Top(ways, reactor, hosts, name_servers, over_tls)
     silent: list[str] = []
 
     with screen(as_json) as show:

@@ -65,8 +65,8 @@ def verify(
                 looks.append(Look(against, _verify(other, against)))
                 ours, theirs = (look.proof for look in looks)
                 start = max(reader.log.min_offset, other.log.min_offset)
-                with progress_bar("comparing", start, min(ours.end, theirs.end)) as progress:
-                    comparison = reader.compare(ours.end, other, theirs.end, progress)
+                with progress_bar("comparing", start, min(ours.end, theirs.end)) as bar:
+                    comparison = reader.compare(ours.end, other, theirs.end, bar.reached)
     if as_json:
         against_json = {} if comparison is None else {"against": comparison_as_json(comparison)}
         print_json({**verification_as_json(looks[0].proof), **looks[0].queues.as_json(), **against_json})
@@ -81,13 +81,13 @@ def verify(
 
 
 def _verify(reader: StoreReader, path: Path) -> Verification:
-    with progress_bar(str(path), reader.log.min_offset, reader.limit) as progress:
-        return reader.verify(progress)
+    with progress_bar(str(path), reader.log.min_offset, reader.limit) as bar:
+        return reader.verify(bar.reached)
 
 
 def _audited(reader: StoreReader, look: Look, settings: Settings) -> Look:
-    with progress_bar("queues and index", reader.log.min_offset, audited_end(look.proof)) as progress:
-        return replace(look, queues=audit_proved(reader.root, reader.log, look.proof, settings, progress))
+    with progress_bar("queues and index", reader.log.min_offset, audited_end(look.proof)) as bar:
+        return replace(look, queues=audit_proved(reader.root, reader.log, look.proof, settings, bar.reached))
 
 
 def _lines(looks: list[Look], comparison: Comparison | None) -> Iterator[str]:

@@ -22,7 +22,7 @@
 A wrong argument raises ValueError, and MessageTooLarge is one. OffsetFileError is an OSError.
 """
 
-from rmqha.remoting.protocol import ACL_EXCEPTION, with_remedy
+from rmqha.remoting.calls import ACL_EXCEPTION, with_remedy
 from rmqha.wire.command import RemotingCommand, ResponseCode
 
 

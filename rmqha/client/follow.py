@@ -1,11 +1,11 @@
 """Follows a topic: its last messages, and then the new ones of all its queues, for as long as wanted."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
+from zope.interface import Interface
 
 from rmqha.client.bulk import AGAIN_SECONDS, SUSPEND_SECONDS, Edge, StoredSince
 from rmqha.client.errors import MQBrokerError, MQClientError
@@ -29,25 +29,24 @@ class Wanted:
     expression: str = SUB_ALL
 
 
+class IMessageView(Interface):
+    """Shows the messages of a topic."""
+
+    def got(record: Record) -> None:
+        """A message has come: each queue's in their order. What this raises ends the reading."""
+
+    def trouble(line: str) -> None:
+        """A queue cannot be read, as this line says, or it can be read again."""
+
+
 class Follower:
-    """Reads the end of a topic. ``got`` is called with each message, in the order of each queue.
+    """Reads the end of a topic, for a view."""
 
-    ``trouble`` is called with a line when a queue cannot be read, and with another one when it can be read again.
-    """
-
-    def __init__(
-        self,
-        consumer: PullConsumer,
-        clock: IReactorTime,
-        wanted: Wanted,
-        got: Callable[[Record], None],
-        trouble: Callable[[str], None],
-    ) -> None:
+    def __init__(self, consumer: PullConsumer, clock: IReactorTime, wanted: Wanted, view: IMessageView) -> None:
         self._consumer = consumer
         self._clock = clock
         self._wanted = wanted
-        self._got = got
-        self._trouble = trouble
+        self._view = view
         self._following: dict[MessageQueue, Deferred[None]] = {}
 
     async def last(self, topic: str) -> dict[MessageQueue, int]:
@@ -65,7 +64,7 @@ class Follower:
         records = [record for part, _ in found for record in part]
         records.sort(key=lambda record: record.store_timestamp)
         for record in records[-count:] if count else []:
-            self._got(record)
+            self._view.got(record)
         return {queue: end for queue, (_, end) in zip(queues, found, strict=True)}
 
     async def _last_of(self, queue: MessageQueue, count: int) -> tuple[list[Record], int]:
@@ -95,7 +94,7 @@ class Follower:
         """Give all further messages, until cancelled. New queues are noticed within half a minute.
 
         ``places`` says where queues go on. Raises TopicNotFound, MQClientError, MQBrokerError if it cannot start, and
-        what ``got`` raises.
+        what the view raises.
         """
         ended: Deferred[None] = Deferred()
         if places is None:
@@ -150,17 +149,17 @@ class Follower:
                 )
             except (MQClientError, MQBrokerError) as error:
                 if not failing:
-                    self._trouble(
+                    self._view.trouble(
                         f"queue {queue.queue_id} of {queue.broker_name} cannot be read, trying again: {error}"
                     )
                 failing = True
                 await deferLater(self._clock, RETRY_SECONDS)
                 continue
             if failing:
-                self._trouble(f"queue {queue.queue_id} of {queue.broker_name} can be read again")
+                self._view.trouble(f"queue {queue.queue_id} of {queue.broker_name} can be read again")
             failing = False
             for record in filter(self._is_wanted, result.messages):
-                self._got(record)
+                self._view.got(record)
             if result.next_begin_offset <= offset:
                 await deferLater(self._clock, max(0.0, asked_at + AGAIN_SECONDS - self._clock.seconds()))
             offset = result.next_begin_offset

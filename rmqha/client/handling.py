@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList, maybeDeferred
@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import Interface
 
 from rmqha.client.consuming import ConsumerOptions, Handler, RetryLater
 from rmqha.client.errors import ClientError
@@ -23,6 +24,16 @@ TURN_SECONDS = 0.01
 """After handlers took this long without giving up the reactor, others have their turn."""
 SEND_BACK_AGAIN_SECONDS = 5.0
 DEAD_LETTER = -1
+
+
+class IHandlingOwner(Interface):
+    """The consumer whose messages are handled."""
+
+    def handler_ended(reader: QueueReader) -> None:
+        """A handler has ended: there may be room, or a dropped queue has ended."""
+
+    def has_lock(reader: QueueReader) -> bool:
+        """Whether no other client can have the queue now. Only an ordered consumer is asked."""
 
 
 class Handling(Protocol):
@@ -49,14 +60,13 @@ class _Handlers(ABC):
         options: ConsumerOptions,
         send_back: SendBack,
         clock: IReactorTime,
-        finished: Callable[[QueueReader], None],
+        owner: IHandlingOwner,
     ) -> None:
-        """``finished`` is called after each handler: there may be room, or a dropped queue has ended."""
         self._handler = handler
         self._options = options
         self._send_back = send_back
         self._clock = clock
-        self._finished = finished
+        self._owner = owner
         self._ready: deque[QueueReader] = deque()
         self._running: set[Deferred[None]] = set()
         self._handlers = 0
@@ -97,7 +107,7 @@ class _Handlers(ABC):
         def over(_: object) -> None:
             self._running.discard(running)
             reader.running -= 1
-            self._finished(reader)
+            self._owner.handler_ended(reader)
             self._pump()
 
         running.addErrback(self._ended).addBoth(over)
@@ -233,11 +243,9 @@ class OrderedHandling(_Handlers):
         options: ConsumerOptions,
         send_back: SendBack,
         clock: IReactorTime,
-        finished: Callable[[QueueReader], None],
-        is_locked: Callable[[QueueReader], bool] = lambda _: True,
+        owner: IHandlingOwner,
     ) -> None:
-        super().__init__(handler, options, send_back, clock, finished)
-        self._is_locked = is_locked
+        super().__init__(handler, options, send_back, clock, owner)
         self._busy: set[QueueReader] = set()  # ready, or running
 
     def take(self, reader: QueueReader, records: Sequence[Record]) -> None:
@@ -256,7 +264,7 @@ class OrderedHandling(_Handlers):
         if not self._ready:
             return False
         reader = self._ready.popleft()
-        if reader.waiting and self._is_locked(reader):
+        if reader.waiting and self._owner.has_lock(reader):
             self._run(reader, reader.waiting.popleft())
         else:  # dropped, or it waits until its lock is renewed
             self._busy.discard(reader)
@@ -281,7 +289,7 @@ class OrderedHandling(_Handlers):
             await deferLater(self._clock, self._options.retry_pause_seconds)
             if self._is_stopping or reader.is_dropped:
                 return
-            if not self._is_locked(reader):
+            if not self._owner.has_lock(reader):
                 reader.waiting.appendleft(record)
                 return
         reader.finish(record)

@@ -4,12 +4,8 @@ LZ4 and ZSTD need the libraries of the extra ``rmqha[compression]``. They are im
 """
 
 import zlib
-from collections.abc import Callable, Mapping
 
 from rmqha.wire.record import COMPRESSION_TYPE_MASK, LZ4_COMPRESSION_TYPE, ZLIB_COMPRESSION_TYPES, ZSTD_COMPRESSION_TYPE
-
-Inflate = Callable[[bytes, int], tuple[bytes, bool]]
-"""Decompresses a body to this number of bytes at most. Gives them, and whether the body has ended there."""
 
 
 class InflateError(ValueError):
@@ -18,17 +14,24 @@ class InflateError(ValueError):
 
 def inflated(body: bytes, sys_flag: int, max_bytes: int) -> bytes:
     """The content of a compressed body, whose sysFlag says how. Raises InflateError."""
-    kind = sys_flag & COMPRESSION_TYPE_MASK
-    inflate = INFLATE.get(kind)
-    if inflate is None:
-        raise InflateError(f"it is compressed in an unknown way ({kind:#x})")
     try:
-        content, is_whole = inflate(body, max_bytes)
+        content, is_whole = _inflated(body, sys_flag & COMPRESSION_TYPE_MASK, max_bytes)
     except ImportError as error:
         raise InflateError(f"it needs a library: pip install 'rmqha[compression]' ({error})") from error
     if not is_whole:
         raise InflateError(f"it expands to more than {max_bytes} bytes, or is cut off")
     return content
+
+
+def _inflated(body: bytes, kind: int, max_bytes: int) -> tuple[bytes, bool]:
+    """At most so many bytes, and whether the body has ended there. Raises InflateError, ImportError."""
+    if kind in ZLIB_COMPRESSION_TYPES:
+        return _zlib(body, max_bytes)
+    if kind == LZ4_COMPRESSION_TYPE:
+        return _lz4(body, max_bytes)
+    if kind == ZSTD_COMPRESSION_TYPE:
+        return _zstd(body, max_bytes)
+    raise InflateError(f"it is compressed in an unknown way ({kind:#x})")
 
 
 def _zlib(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
@@ -63,10 +66,3 @@ def _zstd(body: bytes, max_bytes: int) -> tuple[bytes, bool]:
     except zstandard.ZstdError as error:
         raise InflateError(str(error)) from error
     return content, stream.eof
-
-
-INFLATE: Mapping[int, Inflate] = {
-    **dict.fromkeys(ZLIB_COMPRESSION_TYPES, _zlib),
-    LZ4_COMPRESSION_TYPE: _lz4,
-    ZSTD_COMPRESSION_TYPE: _zstd,
-}

@@ -2,10 +2,11 @@
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from uuid import uuid4
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -15,6 +16,7 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import Interface, implementer
 
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.client.errors import (
@@ -34,8 +36,9 @@ from rmqha.kit.events import Event
 from rmqha.net.endpoints import SigningEndpoint, make_endpoint, split_addresses
 from rmqha.net.tls.certificates import TLSError
 from rmqha.net.tls.endpoints import ClientTLS
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
 from rmqha.remoting.client import RemotingClient
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor, RemotingError, RemotingProtocol
+from rmqha.remoting.protocol import Processor, RemotingError, RemotingProtocol
 from rmqha.store.metadata import TopicConfig, TopicConfigTable
 from rmqha.wire.brokerinfo import read_brokers
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -54,13 +57,18 @@ IDLE_SECONDS = 600.0
 MAX_ROUTES = 1000
 """How many routes are kept. The one that was asked for the longest ago is forgotten first."""
 
-Content = TypeVar("Content")
 
+class IWays(Interface):
+    """How a client finds brokers and reaches them."""
 
-FindRoute = Callable[["MQClient", str], Coroutine[Any, Any, TopicRoute | None]]
-"""Finds a topic's route; None for an unknown topic."""
-HasMaster = Callable[["MQClient"], Awaitable[bool]]
-"""Whether any broker has a master now."""
+    async def find_route(client: "MQClient", topic: str) -> TopicRoute | None:
+        """A topic's route; None for an unknown topic. Raises MQClientError, MQBrokerError."""
+
+    async def has_master(client: "MQClient") -> bool:
+        """Whether any broker has a master now, as far as can be found out. Raises ClientStopped."""
+
+    def endpoint(address: str) -> IStreamClientEndpoint:
+        """The way to an address. Raises ValueError if the address is invalid."""
 
 
 def make_client_id() -> str:
@@ -68,9 +76,18 @@ def make_client_id() -> str:
     return f"{socket.gethostname()}@{os.getpid()}#{uuid4().hex[:12]}"
 
 
-def _signing(endpoint: IStreamClientEndpoint, credentials: Credentials | None) -> IStreamClientEndpoint:
-    """The endpoint; with credentials its connections sign their requests."""
-    return endpoint if credentials is None else SigningEndpoint(endpoint, Signer(credentials))
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """Makes endpoints of addresses. With ``credentials`` their connections sign their requests."""
+
+    reactor: Any
+    tls: ClientTLS | None = None
+    credentials: Credentials | None = None
+
+    def endpoint(self, address: str) -> IStreamClientEndpoint:
+        """Raises ValueError if the address is invalid."""
+        endpoint = make_endpoint(self.reactor, address, self.tls)
+        return endpoint if self.credentials is None else SigningEndpoint(endpoint, Signer(self.credentials))
 
 
 def seconds_of(route: TopicRoute) -> float:
@@ -83,25 +100,13 @@ class MQClient:
 
     _log = Logger()
 
-    def __init__(
-        self,
-        find_route: FindRoute,
-        make_way: Callable[[str], IStreamClientEndpoint],
-        clock: IReactorTime,
-        has_master: HasMaster | None = None,
-    ) -> None:
-        """``make_way`` returns the endpoint of an address, and raises ValueError if the address is invalid.
-
-        ``has_master`` is asked about topics that nobody knows; without it there is a master if somebody answers.
-        """
+    def __init__(self, ways: IWays, clock: IReactorTime) -> None:
         self.clock = clock
         self.client_id = make_client_id()
         self.processors: dict[int, Processor] = {}
         """What answers the requests of brokers, by request code."""
         self.is_stopped = False
-        self._find_route = find_route
-        self._has_master = has_master
-        self._make_way = make_way
+        self._ways = ways
         self._connections: dict[str, RemotingClient] = {}
         self._used_at: dict[str, float] = {}
         self._rest_until: dict[str, float] = {}
@@ -129,15 +134,10 @@ class MQClient:
         name_servers = split_addresses(addresses)
         if not name_servers:
             raise ValueError(f"{addresses!r} contains no name server")
+        ways = NameServers(name_servers, Connector(reactor, tls, credentials), secure)
         for address in name_servers:
-            make_endpoint(reactor, address, tls)
-
-        def make_way(address: str) -> IStreamClientEndpoint:
-            over_tls = secure and address not in name_servers
-            return _signing(make_endpoint(reactor, f"tls:{address}" if over_tls else address, tls), credentials)
-
-        servers = NameServers(list(name_servers))
-        return cls(servers.find_route, make_way, reactor, servers.has_master)
+            ways.endpoint(address)
+        return cls(ways, reactor)
 
     @classmethod
     def of_broker(
@@ -147,12 +147,9 @@ class MQClient:
 
         Raises ValueError.
         """
-        make_endpoint(reactor, address, tls)
-
-        def make_way(address: str) -> IStreamClientEndpoint:
-            return _signing(make_endpoint(reactor, address, tls), credentials)
-
-        return cls(OneBroker(address).find_route, make_way, reactor)
+        ways = OneBroker(address, Connector(reactor, tls, credentials))
+        ways.endpoint(address)
+        return cls(ways, reactor)
 
     async def call(
         self,
@@ -193,7 +190,7 @@ class MQClient:
             raise ClientStopped("the client is stopped")
         if address not in self._connections:
             try:
-                way = self._make_way(address)
+                way = self._ways.endpoint(address)
             except ValueError as error:
                 raise MQClientError(f"cannot connect to {address}: {error}") from error
             self._close_unused()
@@ -288,7 +285,7 @@ class MQClient:
                     if not each.called:  # it was not cancelled
                         each.callback(result)  # a Failure too: it fails each
 
-            Deferred.fromCoroutine(self._find_route(self, topic)).addBoth(tell)
+            Deferred.fromCoroutine(self._ways.find_route(self, topic)).addBoth(tell)
         return one
 
     async def without_route(self, topic: str) -> NoMaster | TopicNotFound:
@@ -298,7 +295,7 @@ class MQClient:
         """
         if topic in self._seen_topics:
             return NoMaster(f"topic {topic} has no broker now: nobody leads, or somebody has deleted it")
-        if self._has_master is not None and not await self._has_master(self):
+        if not await self._ways.has_master(self):
             return NoMaster(f"topic {topic} has no broker now: no master is registered")
         return TopicNotFound(f"no broker carries topic {topic}")
 
@@ -338,11 +335,19 @@ class MQClient:
         return deferLater(self.clock, 0, disconnect).addCallback(lambda _: None)
 
 
+@implementer(IWays)
 class NameServers:
-    """Finds routes at name servers: at one until it fails, then at the next."""
+    """Finds routes at name servers: at one until it fails, then at the next. ``secure`` uses TLS for the brokers."""
 
-    def __init__(self, addresses: list[str]) -> None:
-        self._addresses = addresses
+    def __init__(self, addresses: Iterable[str], connector: Connector, secure: bool = False) -> None:
+        self._addresses = list(addresses)
+        self._connector = connector
+        self._secure = secure
+
+    def endpoint(self, address: str) -> IStreamClientEndpoint:
+        """See ``IWays``."""
+        over_tls = self._secure and address not in self._addresses
+        return self._connector.endpoint(f"tls:{address}" if over_tls else address)
 
     async def find_route(self, client: MQClient, topic: str) -> TopicRoute | None:
         """Raises MQClientError if no name server answers, and MQBrokerError."""
@@ -358,7 +363,8 @@ class NameServers:
                 return None
             if answer.code != ResponseCode.SUCCESS:
                 raise MQBrokerError.of(answer)
-            return _content(answer, TopicRoute.from_json)
+            with _readable():
+                return TopicRoute.from_json(loads_lenient(answer.body))
         raise failure
 
     async def has_master(self, client: MQClient) -> bool:
@@ -375,11 +381,21 @@ class NameServers:
         return True
 
 
+@implementer(IWays)
 class OneBroker:
     """Routes that lead to one broker, which is asked for each topic. One of 4.9 only lists all its topics."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, connector: Connector) -> None:
         self._address = address
+        self._connector = connector
+
+    def endpoint(self, address: str) -> IStreamClientEndpoint:
+        """See ``IWays``."""
+        return self._connector.endpoint(address)
+
+    async def has_master(self, client: MQClient) -> bool:
+        """Whoever answers for a broker is taken for its master."""
+        return True
 
     async def find_route(self, client: MQClient, topic: str) -> TopicRoute | None:
         """Raises MQClientError, MQBrokerError."""
@@ -387,22 +403,21 @@ class OneBroker:
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-
-            def listed_route(content: Any) -> TopicRoute | None:
-                config = TopicConfigTable.from_json(content).topic_config_table.get(topic)
+            listed = await client.call(self._address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            with _readable():
+                config = TopicConfigTable.from_json(loads_lenient(listed.body)).topic_config_table.get(topic)
                 return None if config is None else TopicRoute.of_broker(self._address, config)
-
-            return _content(await client.call(self._address, RequestCode.GET_ALL_TOPIC_CONFIG), listed_route)
         if answer.code != ResponseCode.SUCCESS:
             raise MQBrokerError.of(answer)
-        return _content(
-            answer,
-            lambda content: TopicRoute.of_broker(self._address, TopicConfig.from_json(content, topic_name=topic)),
-        )
+        with _readable():
+            found = TopicConfig.from_json(loads_lenient(answer.body), topic_name=topic)
+            return TopicRoute.of_broker(self._address, found)
 
 
-def _content(answer: RemotingCommand, parse: Callable[[Any], Content]) -> Content:
+@contextmanager
+def _readable() -> Iterator[None]:
+    """Raises InvalidAnswer for a ValueError from within: what an answer contains cannot be read."""
     try:
-        return parse(loads_lenient(answer.body))
+        yield
     except ValueError as error:
         raise InvalidAnswer(f"the answer cannot be read: {error}") from error

@@ -1,12 +1,13 @@
 """The groups of a client, and the heartbeats that tell brokers about them (spec/remoting.md 2.7, 8.1)."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from zope.interface import Interface
 
 from rmqha import __version__
 from rmqha.client.errors import ClientError
@@ -17,8 +18,9 @@ from rmqha.client.together import together
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
 from rmqha.remoting.header import Header, refused, shown
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Answer, Processor, RemotingProtocol
+from rmqha.remoting.protocol import Answer, Processor, RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import ObjectKey, dumps_compact, dumps_strict
 from rmqha.wire.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel
@@ -32,7 +34,30 @@ CLIENT_VERSION_NAME = "V4_9_3"
 """Java's name of the version in our requests."""
 
 
-CheckTransaction = Callable[[RemotingProtocol, RemotingCommand, ReceivedMessage], None]
+class IGroupMember(Interface):
+    """A consumer, as brokers and operators see it."""
+
+    def clients_changed() -> None:
+        """A client of the group has come or gone."""
+
+    def reset_offsets(offsets: Mapping[MessageQueue, int]) -> None:
+        """An operator wants the group to go on at these offsets."""
+
+    def consumed_offsets(topic: str) -> Mapping[MessageQueue, int]:
+        """Where this client is in the queues of a topic."""
+
+    def describe(with_stacks: bool) -> dict[str, Any]:
+        """What operators want to know, with the stacks of all threads if they want them."""
+
+    async def handle_directly(record: Record, queue: MessageQueue) -> dict[str, Any]:
+        """Let the handler handle one message for an operator."""
+
+
+class ITransactionMember(Interface):
+    """A transaction producer, as brokers see it."""
+
+    def check_transaction(connection: RemotingProtocol, request: RemotingCommand, message: ReceivedMessage) -> None:
+        """A broker asks how the transaction of a message has ended. The answer may come later, or not at all."""
 
 
 class Caller(Protocol):
@@ -58,22 +83,13 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """A consumer group as its heartbeats describe it.
-
-    ``changed`` is called when a client comes or goes. ``reset`` is called with the offsets at which an operator wants
-    the group to go on; ``consumed`` returns where this client is. ``describe`` tells what operators want to know, with
-    the stacks of all threads if they want them; ``handle`` lets the handler handle one message for them.
-    """
+    """A consumer group as its heartbeats describe it, and the consumer that is in it."""
 
     name: str
     model: MessageModel
     start: ConsumeFromWhere
     subscriptions: Sequence[SubscriptionData]
-    changed: Callable[[], None]
-    reset: Callable[[Mapping[MessageQueue, int]], None] = lambda _: None
-    consumed: Callable[[str], Mapping[MessageQueue, int]] = lambda _: {}
-    describe: Callable[[bool], dict[str, Any]] | None = None
-    handle: Callable[[Record, MessageQueue], Coroutine[Any, Any, dict[str, Any]]] | None = None
+    member: IGroupMember
 
     def to_json(self) -> dict[str, Any]:
         """A ConsumerData in Java's form and order."""
@@ -97,7 +113,7 @@ class Membership:
     def __init__(self, client: Caller) -> None:
         self._client = client
         self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, CheckTransaction] = {}
+        self._producers: dict[str, ITransactionMember] = {}
         self._beats: PeriodicService | None = None
         self._failing: set[str] = set()
         client.processors[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._consumer_ids_changed
@@ -114,11 +130,11 @@ class Membership:
         self._consumers[group.name] = group
         self._start()
 
-    def join_producer(self, group: str, check: CheckTransaction) -> None:
+    def join_producer(self, group: str, producer: ITransactionMember) -> None:
         """Add a producer group, and tell each broker. Raises ValueError if this client is in it already."""
         if group in self._producers:
             raise ValueError(f"this client has a transaction producer in group {group} already")
-        self._producers[group] = check
+        self._producers[group] = producer
         self._start()
         self.beat()
 
@@ -205,7 +221,7 @@ class Membership:
     def _consumer_ids_changed(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
         group = self._consumers.get(request.ext_fields.get("consumerGroup", ""))
         if group is not None:
-            group.changed()
+            group.member.clients_changed()
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def _reset_offset(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
@@ -227,13 +243,15 @@ class Membership:
                 error=str(error),
             )
             raise refused(f"the offsets cannot be read: {error}") from error
-        group.reset({MessageQueue(*queue): offset for queue, offset in offsets.items() if queue.topic == topic})
+        group.member.reset_offsets(
+            {MessageQueue(*queue): offset for queue, offset in offsets.items() if queue.topic == topic}
+        )
         return RemotingCommand(ResponseCode.SUCCESS)
 
     def _consumer_status(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Where this client is in the queues of a topic (spec/remoting.md 2.21)."""
         group = self._consumers.get(request.ext_fields.get("group", ""))
-        offsets = {} if group is None else group.consumed(request.ext_fields.get("topic", ""))
+        offsets = {} if group is None else group.member.consumed_offsets(request.ext_fields.get("topic", ""))
         table = {ObjectKey(dumps_strict(queue.to_json()).decode()): offset for queue, offset in sorted(offsets.items())}
         return RemotingCommand(ResponseCode.SUCCESS, body=dumps_compact({MESSAGE_QUEUE_TABLE: table}))
 
@@ -248,9 +266,7 @@ class Membership:
     def _running_info(self, _: RemotingProtocol, request: RemotingCommand) -> Answer:
         """What an operator wants to know about a consumer (spec/remoting.md 2.21)."""
         group = self._asked_group(request)
-        if group.describe is None:
-            raise refused(f"the consumer of group {group.name} tells nothing about itself")
-        info = group.describe(Header(request).boolean("jstackEnable", False))
+        info = group.member.describe(Header(request).boolean("jstackEnable", False))
         info["properties"] |= {
             "PROP_CLIENT_VERSION": CLIENT_VERSION_NAME,
             "clientId": self._client.client_id,
@@ -261,11 +277,9 @@ class Membership:
     def _handle_directly(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """An operator wants the handler to handle a message now (spec/remoting.md 2.21)."""
         group = self._asked_group(request)
-        if group.handle is None:
-            raise refused(f"the consumer of group {group.name} handles no single messages")
         record = _record_in(request)
         queue = MessageQueue(record.topic, request.ext_fields.get("brokerName", ""), record.queue_id)
-        handling = Deferred.fromCoroutine(group.handle(record, queue))
+        handling = Deferred.fromCoroutine(group.member.handle_directly(record, queue))
         return handling.addCallback(lambda done: RemotingCommand(ResponseCode.SUCCESS, body=dumps_compact(done)))
 
     def _check_transaction_state(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
@@ -275,9 +289,9 @@ class Membership:
             message = ReceivedMessage.of(record, MessageQueue(record.topic, "", record.queue_id))
         except BodyError as error:
             raise refused(f"the message cannot be read: {error}") from error
-        check = self._producers.get(message.properties.get("PGROUP", ""))
-        if check is not None:
-            check(connection, request, message)
+        producer = self._producers.get(message.properties.get("PGROUP", ""))
+        if producer is not None:
+            producer.check_transaction(connection, request, message)
         return RemotingCommand(ResponseCode.SUCCESS)
 
 

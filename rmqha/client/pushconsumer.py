@@ -14,6 +14,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.client.allocation import allocate_averagely
 from rmqha.client.caching import Usage
@@ -26,14 +27,14 @@ from rmqha.client.consuming import (
     check_group,
 )
 from rmqha.client.errors import ClientError, ClientStopped, MQClientError
-from rmqha.client.handling import ConcurrentHandling, Handling, OrderedHandling
+from rmqha.client.handling import ConcurrentHandling, Handling, IHandlingOwner, OrderedHandling
 from rmqha.client.instance import MQClient
 from rmqha.client.locks import RENEW_SECONDS, QueueLocks
-from rmqha.client.membership import ConsumerGroup
+from rmqha.client.membership import ConsumerGroup, IGroupMember
 from rmqha.client.message import MessageQueue
 from rmqha.client.offsets import BrokerOffsets, LocalOffsets, OffsetStore
 from rmqha.client.pull import PullConsumer
-from rmqha.client.reading import QueueReader, Reading
+from rmqha.client.reading import IReaderOwner, QueueReader, Reading
 from rmqha.client.retrying import SendBack
 from rmqha.client.route import TopicRoute
 from rmqha.client.runninginfo import RunningInfo
@@ -42,6 +43,7 @@ from rmqha.kit.services import PeriodicService
 from rmqha.wire.beans import read_text
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient
+from rmqha.wire.record import Record
 from rmqha.wire.subscription import SUB_ALL, SubscriptionData, type_of
 from rmqha.wire.topics import RETRY_PREFIX
 
@@ -53,6 +55,7 @@ UNKNOWN_TOPIC_SECONDS = 5.0
 GRACE_SECONDS = 30.0
 
 
+@implementer(IGroupMember, IHandlingOwner, IReaderOwner)
 class PushConsumer:
     """Calls ``handler`` with the messages of topics. Make it, ``subscribe``, ``start``; at the end ``stop``.
 
@@ -87,30 +90,22 @@ class PushConsumer:
         self._locks = QueueLocks(client, group)
         self._info = RunningInfo(group, options, handler, client.clock, now_ms)
         self._handling = self._make_handling(self._info.figures.measured(handler))
-        self._reading = Reading(
-            self._puller,
-            self._offsets,
-            self._usage,
-            client.clock,
-            options.start,
-            self._handling.take,
-            self._moved,
-            self._info.figures.pulled,
-        )
-        self._periodic = [
-            self._each("sharing out queues", REBALANCE_SECONDS, self._rebalance),
-            self._each("keeping offsets", options.persist_seconds, self._keep_offsets),
+        self._reading = Reading(self._puller, self._offsets, self._usage, client.clock, options.start, self)
+        periodic = [
+            ("sharing out queues", REBALANCE_SECONDS, self._rebalance),
+            ("keeping offsets", options.persist_seconds, self._keep_offsets),
         ]
         if options.is_ordered:
-            self._periodic.append(self._each("renewing locks", RENEW_SECONDS, self._renew_locks))
+            periodic.append(("renewing locks", RENEW_SECONDS, self._renew_locks))
+        self._periodic = [
+            PeriodicService(purpose, seconds, function, client.clock, first_after=seconds)
+            for purpose, seconds, function in periodic
+        ]
         self._starting: Deferred[None] | None = None
         self._sharing: Deferred[None] | None = None
         self._share_again = False
         self._soon: IDelayedCall | None = None
         self._unknown: set[str] = set()
-
-    def _each(self, purpose: str, seconds: float, function: Callable[[], object]) -> PeriodicService:
-        return PeriodicService(purpose, seconds, function, self._client.clock, first_after=seconds)
 
     def _make_offsets(self) -> OffsetStore:
         if not self._options.broadcasts:
@@ -121,10 +116,8 @@ class PushConsumer:
 
     def _make_handling(self, handler: Handler) -> Handling:
         send_back = SendBack(self._client, self._group, self._options.max_tries)
-        shared = (handler, self._options, send_back, self._client.clock, self._handler_finished)
-        if self._options.is_ordered:
-            return OrderedHandling(*shared, is_locked=lambda reader: self._locks.is_held(reader.queue))
-        return ConcurrentHandling(*shared)
+        kind = OrderedHandling if self._options.is_ordered else ConcurrentHandling
+        return kind(handler, self._options, send_back, self._client.clock, self)
 
     # -- its life -----------------------------------------------------------------------------------------------
 
@@ -191,18 +184,7 @@ class PushConsumer:
 
     def _as_group(self) -> ConsumerGroup:
         where = self._options.consume_from_where
-        topics = tuple(self._subscriptions.values())
-        return ConsumerGroup(
-            self._group,
-            self._options.model,
-            where,
-            topics,
-            self._share_soon,
-            self._reset,
-            self._consumed,
-            self._describe,
-            self._info.handle_directly,
-        )
+        return ConsumerGroup(self._group, self._options.model, where, tuple(self._subscriptions.values()), self)
 
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> Deferred[None]:
         """Stop: start no more handlers, wait for those that run, keep the offsets, and leave the group.
@@ -389,16 +371,18 @@ class PushConsumer:
             self._leaving.discard(reader.queue)
             self._usage.go_on()
 
-    def _moved(self, reader: QueueReader, offset: int) -> None:
-        """A queue does not have the offset at which we read it: go on where the broker says, after a pause."""
-        self._client.clock.callLater(0, self._restart, reader, offset)
-
     def _restart(self, reader: QueueReader, offset: int) -> None:
         if self._readers.get(reader.queue) is reader:
             self._leave(self._readers.pop(reader.queue), offset)
             self._share_soon(REBALANCE_SOON_SECONDS)
 
-    def _reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+    # -- what brokers and operators ask of it: not for users ----------------------------------------------------------
+
+    def clients_changed(self) -> None:
+        """A client of the group has come or gone: share out the queues again."""
+        self._share_soon()
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """An operator wants us to go on at these offsets. Messages whose handlers run now may come again."""
         ours = [queue for queue in offsets if queue in self._readers]
         for queue in ours:
@@ -413,24 +397,39 @@ class PushConsumer:
         if ours:
             self._share_soon(REBALANCE_SOON_SECONDS)
 
-    def _consumed(self, topic: str) -> Mapping[MessageQueue, int]:
+    def consumed_offsets(self, topic: str) -> Mapping[MessageQueue, int]:
         """Where we are in the queues of a topic."""
         readers = {queue: reader for queue, reader in self._readers.items() if queue.topic == topic}
         return {queue: reader.commit_offset for queue, reader in readers.items() if reader.commit_offset is not None}
 
-    def _describe(self, with_stacks: bool) -> dict[str, Any]:
+    def describe(self, with_stacks: bool) -> dict[str, Any]:
         """What operators want to know."""
-        is_ordered = self._options.is_ordered
-        return self._info.describe(
-            self._subscriptions.values(),
-            self._readers,
-            lambda queue: is_ordered and self._locks.is_held(queue),
-            with_stacks,
-        )
+        locked = {queue for queue in self._readers if self._options.is_ordered and self._locks.is_held(queue)}
+        return self._info.describe(self._subscriptions.values(), self._readers, locked, with_stacks)
 
-    def _handler_finished(self, reader: QueueReader) -> None:
+    async def handle_directly(self, record: Record, queue: MessageQueue) -> dict[str, Any]:
+        """Let the handler handle one message for an operator."""
+        return await self._info.handle_directly(record, queue)
+
+    # -- what its readers and handlers tell it: not for users ------------------------------------------------------
+
+    def messages_pulled(self, reader: QueueReader, records: Sequence[Record], seconds: float) -> None:
+        """See ``IReaderOwner``."""
+        self._info.figures.pulled(reader.queue.topic, len(records), seconds)
+        self._handling.take(reader, records)
+
+    def queue_moved(self, reader: QueueReader, offset: int) -> None:
+        """A queue does not have the offset at which we read it: go on where the broker says, after a pause."""
+        self._client.clock.callLater(0, self._restart, reader, offset)
+
+    def handler_ended(self, reader: QueueReader) -> None:
+        """See ``IHandlingOwner``."""
         reader.go_on()
         self._usage.go_on()
+
+    def has_lock(self, reader: QueueReader) -> bool:
+        """See ``IHandlingOwner``."""
+        return self._locks.is_held(reader.queue)
 
     # -- what is done again and again ---------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Reads one queue for a push consumer: asks where to start, and pulls for as long as there is room (8.3)."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import Interface
 
 from rmqha.client.bulk import AGAIN_SECONDS, SUSPEND_SECONDS, Edge, StoredSince
 from rmqha.client.caching import QueueCache, Usage
@@ -25,21 +26,26 @@ MAX_PAUSE_SECONDS = 4.0
 """The pauses after a queue could not be read."""
 
 
+class IReaderOwner(Interface):
+    """The consumer whose queues are read."""
+
+    def messages_pulled(reader: "QueueReader", records: Sequence[Record], seconds: float) -> None:
+        """A pull brought messages. It took ``seconds``."""
+
+    def queue_moved(reader: "QueueReader", offset: int) -> None:
+        """The queue does not have the offset at which it is read. It goes on at this one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the readers of a consumer share. ``take`` gets new messages; ``moved`` is called if a queue does not have
-    the offset at which it is read, with the offset where it goes on.
-    """
+    """What the readers of a consumer share."""
 
     puller: PullConsumer
     offsets: OffsetStore
     usage: Usage
     clock: IReactorTime
     start: Edge | StoredSince
-    take: Callable[["QueueReader", Sequence[Record]], None]
-    moved: Callable[["QueueReader", int], None]
-    pulled: Callable[[str, int, float], None] = lambda *_: None
-    """Called with the topic, the messages and the seconds of each pull that brought some."""
+    owner: IReaderOwner
 
 
 class QueueReader:
@@ -174,8 +180,7 @@ class QueueReader:
             cache.add(record)
         cache.next_offset = max(offset, result.next_begin_offset)
         if records:
-            self._reading.pulled(self.queue.topic, len(records), clock.seconds() - asked_at)
-            self._reading.take(self, records)
+            self._reading.owner.messages_pulled(self, records, clock.seconds() - asked_at)
         elif cache.next_offset == offset:  # some brokers do not wait
             await deferLater(clock, max(0.0, asked_at + AGAIN_SECONDS - clock.seconds()))
 
@@ -190,4 +195,4 @@ class QueueReader:
             next=result.next_begin_offset,
         )
         self._has_moved = True
-        self._reading.moved(self, result.next_begin_offset)
+        self._reading.owner.queue_moved(self, result.next_begin_offset)

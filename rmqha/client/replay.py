@@ -9,7 +9,7 @@ it first asks the brokers for these messages, by their ``MARK``.
 import time
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure as TwistedFailure
+from zope.interface import Interface
 
 from rmqha.client.errors import MQBrokerError, MQClientError, TopicNotFound
 from rmqha.client.message import UNIQ_KEY, Message, MessageQueue, SendStatus
@@ -448,44 +449,43 @@ class Pace:
     max_failures: int = MAX_FAILURES
 
 
-async def _is_not_there(_: Message) -> bool:
-    return False
+class IReplayMemory(Interface):
+    """What remembers how far a replay is."""
 
+    def sends(position: int) -> None:
+        """The message of this position is about to be sent."""
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a replay remembers. ``sends`` is called with a position before its message is sent, ``has_result`` with the
-    position and the status when it was stored, or None when it was refused.
+    def has_result(position: int, status: SendStatus | None) -> None:
+        """It was stored, or, with None, refused."""
 
-    ``is_there`` asks the brokers whether they have a marked message. With ``asks_all`` it is asked for each message,
-    else for those of ``Progress.unknown``.
-    """
+    def changed(progress: Progress) -> None:
+        """This is the progress after a result."""
 
-    sends: Callable[[int], None] = lambda _: None
-    has_result: Callable[[int, SendStatus | None], None] = lambda _, __: None
-    is_there: Callable[[Message], Awaitable[bool]] = _is_not_there
-    asks_all: bool = False
+    async def is_there(message: Message) -> bool:
+        """Whether a broker has this marked message already. Raises MQClientError, MQBrokerError."""
 
 
 class Replay:
-    """Sends planned messages. ``changed`` is called with the progress after each result."""
+    """Sends planned messages. With ``asks_all`` the memory is asked whether each of them is there, else only those of
+    ``Progress.unknown``.
+    """
 
     def __init__(
         self,
         producer: Producer,
         clock: IReactorTime,
-        changed: Callable[[Progress], None],
+        memory: IReplayMemory,
         pace: Pace = Pace(),
         progress: Progress | None = None,
-        memory: Memory = Memory(),
+        asks_all: bool = False,
     ) -> None:
         """``progress`` is that of an earlier run, which this one continues."""
         self.progress = Progress() if progress is None else progress
         self._memory = memory
+        self._asks_all = asks_all
         self._asked = frozenset(self.progress.unknown)
         self._clock = clock
         self._producer = producer
-        self._changed = changed
         self._pace = pace
         self._under_way: dict[int, Target] = {}
         self._next_position = self.progress.position
@@ -512,7 +512,7 @@ class Replay:
         finally:
             while self._under_way:  # also after Ctrl-C: each has its result within the producer's time
                 await self._some_result()
-            self._changed(self.progress)
+            self._memory.changed(self.progress)
         if self._ended_by is not None:
             raise self._ended_by
 
@@ -561,7 +561,7 @@ class Replay:
     async def _is_there(self, position: int, message: Message) -> bool:
         """Whether an earlier run has sent it."""
         was_sent = position in self._asked
-        if not was_sent and not self._memory.asks_all:
+        if not was_sent and not self._asks_all:
             return False
         is_there = await self._memory.is_there(message)
         self.progress.found += is_there
@@ -597,4 +597,4 @@ class Replay:
         if position != progress.position:  # while one message waits long, many behind it get their results
             progress.position = position
             progress.done = {one for one in progress.done if one >= position}
-        self._changed(progress)
+        self._memory.changed(progress)

@@ -6,7 +6,7 @@
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from traceback import format_stack
 from typing import Any
@@ -139,12 +139,12 @@ class RunningInfo:
         self,
         subscriptions: Iterable[SubscriptionData],
         readers: Mapping[MessageQueue, QueueReader],
-        is_locked: Callable[[MessageQueue], bool],
+        locked: Container[MessageQueue],
         with_stacks: bool,
     ) -> dict[str, Any]:
         """A ConsumerRunningInfo in Java's form."""
         wanted = sorted(subscriptions, key=lambda each: (each.topic, each.sub_string))
-        queues = {_key(queue): self._of_queue(readers[queue], is_locked(queue)) for queue in sorted(readers)}
+        queues = {_key(queue): self._of_queue(readers[queue], queue in locked) for queue in sorted(readers)}
         return {
             **({"jstack": stacks()} if with_stacks else {}),
             "mqTable": queues,

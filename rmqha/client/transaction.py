@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 from twisted.internet.defer import CancelledError, Deferred, maybeDeferred
 from twisted.logger import Logger
+from zope.interface import implementer
 
 from rmqha.client.errors import ClientError, InvalidAnswer, NoMaster
 from rmqha.client.instance import MQClient
+from rmqha.client.membership import ITransactionMember
 from rmqha.client.message import Message, MessageQueue, SendResult, SendStatus
 from rmqha.client.producer import Producer
 from rmqha.client.received import ReceivedMessage
@@ -58,6 +60,7 @@ Check = Callable[[ReceivedMessage], Outcome]
 """Answers how the transaction of a message has ended, also for earlier processes. A failure counts as UNKNOWN."""
 
 
+@implementer(ITransactionMember)
 class TransactionProducer:
     """Sends messages with local transactions. ``start`` it before, so that brokers can ask it, and ``stop`` it."""
 
@@ -72,7 +75,7 @@ class TransactionProducer:
 
     def start(self) -> None:
         """Take checks from now on. Raises ValueError if this client has such a producer in the group already."""
-        self._client.membership.join_producer(self._group, self._check_transaction)
+        self._client.membership.join_producer(self._group, self)
 
     def stop(self) -> Deferred[None]:
         """Take no more checks, and leave the group. Never fails."""
@@ -100,7 +103,7 @@ class TransactionProducer:
         sent = await self._producer.send(half)
         outcome = TransactionOutcome.ROLLBACK
         if sent.status is SendStatus.SEND_OK:
-            outcome = await self._outcome(execute, message, f"the transaction of {sent.msg_id}")
+            outcome = await self._outcome(maybeDeferred(execute, message), f"the transaction of {sent.msg_id}")
         try:
             await self._end(sent, outcome)
         except ClientError as error:
@@ -113,9 +116,9 @@ class TransactionProducer:
             return TransactionResult(sent, outcome, False)
         return TransactionResult(sent, outcome, True)
 
-    async def _outcome(self, function: Callable[[Any], Outcome], argument: object, what: str) -> TransactionOutcome:
+    async def _outcome(self, deciding: Deferred[Any], what: str) -> TransactionOutcome:
         try:
-            found = await maybeDeferred(function, argument)
+            found = await deciding
             if not isinstance(found, TransactionOutcome):
                 raise TypeError(f"{found!r} is not a TransactionOutcome")
         except CancelledError:
@@ -150,9 +153,10 @@ class TransactionProducer:
             raise NoMaster(f"broker {queue.broker_name} has no master now")
         return address
 
-    def _check_transaction(
+    def check_transaction(
         self, connection: RemotingProtocol, request: RemotingCommand, message: ReceivedMessage
     ) -> None:
+        """See ``ITransactionMember``."""
         if len(self._checks) >= MAX_CHECKS:
             return
         checking = Deferred.fromCoroutine(self._answer_check(connection, request, message))
@@ -166,7 +170,7 @@ class TransactionProducer:
     async def _answer_check(
         self, connection: RemotingProtocol, request: RemotingCommand, message: ReceivedMessage
     ) -> None:
-        outcome = await self._outcome(self._check, message, f"the check of {message.msg_id}")
+        outcome = await self._outcome(maybeDeferred(self._check, message), f"the check of {message.msg_id}")
         fields = request.ext_fields
         connection.push(
             RequestCode.END_TRANSACTION,

@@ -5,8 +5,9 @@ RocketMQ's parser refuses raises ``SqlError``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import ClassVar
 
 from rmqha.filter.values import MAX_DOUBLE, MIN_DOUBLE, Long, NoMatch, Value, is_equal, order
@@ -143,14 +144,14 @@ class Compares(Part):
     is_boolean: ClassVar[bool] = True
     left: Part
     right: Part
-    fits: Callable[[int], bool]
+    signs: Container[int]
 
     def value(self, properties: Properties) -> Value:
         found = self.left.value(properties)
         if found is None:
             return None
         compared = order(found, self.right.value(properties))
-        return None if compared is None else self.fits(compared)
+        return None if compared is None else (compared > 0) - (compared < 0) in self.signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +196,18 @@ class IsIn(Part):
         return None if found is None else (found in self.texts) is not self.is_not
 
 
-TEXT_TESTS: Mapping[str, Callable[[str, str], bool]] = {
-    "CONTAINS": lambda text, part: part in text,
-    "STARTSWITH": str.startswith,
-    "ENDSWITH": str.endswith,
-}
-"""The words of RocketMQ 5 that test a text for another one."""
+class TextTest(Enum):
+    """The words of RocketMQ 5 that test a text for another one."""
+
+    CONTAINS = "CONTAINS"
+    STARTSWITH = "STARTSWITH"
+    ENDSWITH = "ENDSWITH"
+
+    def holds(self, text: str, part: str) -> bool:
+        """Whether the text has the part, at the place that the word names."""
+        if self is TextTest.CONTAINS:
+            return part in text
+        return text.startswith(part) if self is TextTest.STARTSWITH else text.endswith(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,21 +216,17 @@ class HasText(Part):
 
     is_boolean: ClassVar[bool] = True
     part: Part
-    test: Callable[[str, str], bool]
+    test: TextTest
     text: str
     is_not: bool
 
     def value(self, properties: Properties) -> Value:
         found = self.part.value(properties)
-        return bool(self.text) and isinstance(found, str) and self.test(found, self.text) is not self.is_not
+        return bool(self.text) and isinstance(found, str) and self.test.holds(found, self.text) is not self.is_not
 
 
-FITS: Mapping[str, Callable[[int], bool]] = {
-    "<": lambda compared: compared < 0,
-    "<=": lambda compared: compared <= 0,
-    ">": lambda compared: compared > 0,
-    ">=": lambda compared: compared >= 0,
-}
+SIGNS: Mapping[str, Container[int]] = {"<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (0, 1)}
+"""The signs of a comparison that fit an operator."""
 NULL = BooleanConstant(1, 1, None)
 
 
@@ -302,7 +305,7 @@ def compares(left: Part, symbol: str, right: Part) -> Part:
     """``left < right`` and the like. Raises SqlError."""
     _check_ordered(left)
     _check_ordered(right)
-    return Compares(*_above(left, right), left, right, FITS[symbol])
+    return Compares(*_above(left, right), left, right, SIGNS[symbol])
 
 
 def between(part: Part, low: Part, high: Part, is_not: bool) -> Part:
@@ -323,8 +326,8 @@ def is_in(part: Part, texts: list[str], is_not: bool) -> Part:
 
 
 def has_text(part: Part, word: str, text: str, is_not: bool) -> Part:
-    """``part CONTAINS 'text'`` and the like; ``word`` is one of ``TEXT_TESTS``. Raises SqlError."""
-    return HasText(*_above(part), part, TEXT_TESTS[word], text, is_not)
+    """``part CONTAINS 'text'`` and the like; ``word`` is one of ``TextTest``. Raises SqlError."""
+    return HasText(*_above(part), part, TextTest[word], text, is_not)
 
 
 @dataclass(frozen=True, slots=True)

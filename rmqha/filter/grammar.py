@@ -16,14 +16,14 @@ from lark.exceptions import LarkError, UnexpectedCharacters, UnexpectedToken, Vi
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from rmqha.filter import expressions
-from rmqha.filter.expressions import TEXT_TESTS, BooleanConstant, Constant, Part, Property, SqlError, SqlFilter
+from rmqha.filter.expressions import BooleanConstant, Constant, Part, Property, SqlError, SqlFilter, TextTest
 from rmqha.kit.steps import Steps, at_once
 
 MAX_SQL_CHARACTERS = 4096
 TOKENS_AT_ONCE = 100
 MAX_STACK = 10 * expressions.MAX_DEPTH
 """Of symbols that lark keeps for parts that have no end yet."""
-KEYWORDS = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "IS", "TRUE", "FALSE", "NULL"}) | TEXT_TESTS.keys()
+KEYWORDS = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "IS", "TRUE", "FALSE", "NULL"}) | TextTest.__members__.keys()
 GRAMMAR = r"""
 ?start: or_
 ?or_: and_ (OR and_)*

@@ -14,6 +14,7 @@ In reading order:
 - ``steps``: long work that is done in steps.
 - ``services``: Twisted services that stop in order, and periodic calls that survive errors.
 - ``threads``: work in another thread.
+- ``wallclock``: the time of day, for those who must be able to set it.
 - ``trouble``: a trouble that lasts gets one line in the log.
 - ``sending``: writes to a socket now, because somebody waits for the bytes.
 - ``connecting``: connections that are retried, and how the log reports that.

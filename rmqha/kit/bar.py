@@ -15,12 +15,15 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
+from zope.interface import implementer
 
 from rmqha.kit.printing import printable
+from rmqha.kit.progress import IBar
 
 BAR_SECONDS = 0.1
 
 
+@implementer(IBar)
 class Bar:
     """A task of rich's Progress, updated at most every ``BAR_SECONDS``."""
 

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from typing import Protocol
+
+from zope.interface import Interface, implementer
 
 from rmqha.kit.printing import printable
 
@@ -20,15 +21,28 @@ class Unit(Enum):
     PARTS = "parts"
 
 
-class Show(Protocol):
-    """Called with what is done, and with the total if it is known. A ``title`` replaces the title from then on.
+class IBar(Interface):
+    """Shows how far something is."""
 
-    It may be called very often.
-    """
+    def show(done: int, total: int | None = None, title: str | None = None) -> None:
+        """So much is done, of so much if that is known. A ``title`` replaces the title from then on.
 
-    def __call__(self, done: int, total: int | None = None, title: str | None = None) -> None: ...
+        It may be called very often.
+        """
 
 
+@implementer(IBar)
+class NoBar:
+    """Progress that nobody watches."""
+
+    def show(self, done: int, total: int | None = None, title: str | None = None) -> None:
+        """See ``IBar``."""
+
+
+NO_BAR = NoBar()
+
+
+@implementer(IBar)
 class Lines:
     """Calls ``say`` with a line every ``LINE_SECONDS``: what is done, the rate since the line before, the time left.
 
@@ -46,7 +60,7 @@ class Lines:
         self._done_then: int | None = None
 
     def show(self, done: int, total: int | None = None, title: str | None = None) -> None:
-        """As ``Show``."""
+        """See ``IBar``."""
         if title is not None and title != self._title:
             self._title, self._done_then, self._since = title, None, self._seconds()
         if self._done_then is None:
@@ -85,33 +99,52 @@ def _duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress(title: str, unit: Unit = Unit.BYTES, shown: bool = True) -> Iterator[Show]:
-    """Show progress on stderr. It yields a function to call with each place reached; not ``shown``, it does nothing."""
+def progress(title: str, unit: Unit = Unit.BYTES, shown: bool = True) -> Iterator[IBar]:
+    """Show progress on stderr. It yields what to tell each place reached; not ``shown``, it shows nothing."""
     if not shown:
-        yield _nothing
+        yield NO_BAR
         return
     if not sys.stderr.isatty():
-        yield Lines(title, unit, _say).show
+        yield Lines(title, unit, _say)
         return
     from rmqha.kit.bar import bar_on_terminal  # what draws it takes longer to import than most commands to work
 
     with bar_on_terminal(title, unit is Unit.BYTES) as bar:
-        yield Lines(title, unit, _say).show if bar is None else bar.show
-
-
-def _nothing(done: int, total: int | None = None, title: str | None = None) -> None:
-    pass
+        yield Lines(title, unit, _say) if bar is None else bar
 
 
 def _say(line: str) -> None:
     print(printable(line), file=sys.stderr, flush=True)
 
 
-def from_offset(show: Show, start: int, end: int) -> Callable[[int], None]:
-    """Report offsets between ``start`` and ``end``."""
-    total = max(0, end - start)
+class OffsetBar:
+    """Shows offsets between ``start`` and ``end``."""
 
-    def reached(offset: int) -> None:
-        show(offset - start, total)
+    def __init__(self, bar: IBar, start: int, end: int) -> None:
+        self._bar = bar
+        self._start = start
+        self._total = max(0, end - start)
 
-    return reached
+    def reached(self, offset: int) -> None:
+        """The work has come to this offset."""
+        self._bar.show(offset - self._start, self._total)
+
+
+@implementer(IBar)
+class PartBar:
+    """Shows a part of a work, of which ``done`` was done before. Without a ``total`` the work ends with this part."""
+
+    def __init__(self, bar: IBar, done: int = 0, total: int | None = None) -> None:
+        self.done = done
+        """How much of the whole work is done."""
+        self._bar = bar
+        self._before = done
+        self._total = total
+
+    def show(self, done: int, total: int | None = None, title: str | None = None) -> None:
+        """See ``IBar``. The numbers are those of the part."""
+        self.done = self._before + done
+        if self._total is not None or total is None:
+            self._bar.show(self.done, self._total, title)
+        else:
+            self._bar.show(self.done, self._before + total, title)

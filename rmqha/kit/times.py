@@ -28,3 +28,11 @@ def parse_time(text: str) -> int:
     if time < EPOCH:
         raise ValueError("it is before 1970")
     return (time - EPOCH) // MILLISECOND
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Parse a time in ISO 8601. Returns seconds since 1970; None for None, and for a text that is not a time."""
+    try:
+        return None if text is None else parse_time(text) / 1000
+    except ValueError:
+        return None

@@ -8,17 +8,20 @@ in the request tells them apart, and they may arrive in any order. So each topic
 its version is known. A registration is a whole one only if it has the topics that each broker has from its start.
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from rmqha.kit.events import Event
 from rmqha.kit.steps import Steps, at_once
 from rmqha.namesrv.peers import Peer
 from rmqha.remoting.protocol import RequestRefused
+from rmqha.remoting.turns import Turns
 from rmqha.store.metadata import PERM_WRITE, DataVersion, TopicConfig
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.fastjson import dumps_compact, dumps_strict
@@ -139,20 +142,31 @@ class _Broker:
 
 
 class RouteInfoManager:
-    """Brokers and topics. ``seconds`` is a monotonic clock. Methods that return dicts return the JSON for clients."""
+    """Brokers and topics. Methods that return dicts return the JSON for clients."""
 
     _log = Logger()
 
-    def __init__(self, seconds: Callable[[], float], run: Callable[[Steps[None]], None] = at_once) -> None:
-        """``run`` does long work in turns."""
-        self._seconds = seconds
-        self._run = run
+    def __init__(self, clock: IReactorTime, turns: Turns | None = None) -> None:
+        """Without ``turns``, long work is done at once."""
+        self._seconds = clock.seconds
+        self._turns = turns
         self._brokers: dict[str, _Broker] = {}
         self._live: dict[str, _LiveBroker] = {}
         self._topics: dict[str, set[str]] = {}
         """The names of the brokers that have a topic."""
         self._routes = 0
         self._topic_list: bytes | None = None
+
+    def _run(self, work: Steps[None]) -> None:
+        """Do work in turns. No answer waits for it."""
+        if self._turns is None:
+            at_once(work)
+            return
+        Deferred.fromCoroutine(self._turns.run(work)).addErrback(
+            lambda failure: self._log.failure(
+                "forgetting a broker's topics failed", failure, event=Event.TOPICS_NOT_FORGOTTEN
+            )
+        )
 
     def register_broker(self, registration: Registration, peer: Peer) -> tuple[str, str] | None:
         """As ``registering``, without steps."""

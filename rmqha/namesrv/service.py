@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha import __version__
 from rmqha.ha.admission.allowlist import SlaveCheck
@@ -24,6 +25,7 @@ from rmqha.remoting.protocol import (
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
     Answer,
     BodyLimit,
+    IConnectionObserver,
     Processors,
     RemotingLimits,
     RemotingProtocol,
@@ -56,6 +58,7 @@ def name_server_limits(connections: int = 10_000, requests_in_progress: int = 10
     )
 
 
+@implementer(IConnectionObserver)
 class NameServerService(Service):
     """The state and timers of a name server. ``processors`` answer the requests at its port.
 
@@ -76,7 +79,7 @@ class NameServerService(Service):
         self._liveness = Liveness(clock)
         self._refusals = SlaveCheck(clock)
         self._turns = Turns(clock)
-        self.route_info = RouteInfoManager(clock.seconds, self._run)
+        self.route_info = RouteInfoManager(clock, self._turns)
         self._kv_config = KVConfigManager(folder, run_in_thread)
         self.config = {
             "kvConfigPath": "" if folder is None else str((folder / FILE_NAME).absolute()),
@@ -93,14 +96,6 @@ class NameServerService(Service):
             self.route_info.scan_not_active_brokers,
             clock,
             FIRST_SCAN_SECONDS,
-        )
-
-    def _run(self, work: Steps[None]) -> None:
-        """Do work in turns. No answer waits for it."""
-        Deferred.fromCoroutine(self._turns.run(work)).addErrback(
-            lambda failure: self._log.failure(
-                "forgetting a broker's topics failed", failure, event=Event.TOPICS_NOT_FORGOTTEN
-            )
         )
 
     def startService(self) -> None:
@@ -182,7 +177,7 @@ class NameServerService(Service):
         connection = peer.connection
         if connection not in self._connections:
             self._connections.add(connection)
-            connection.on_closed(lambda: self._closed(connection))
+            connection.on_closed(self)
         if not connection.is_open:
             raise refused("the connection is gone")
         master = yield from self.route_info.registering(registration, peer)
@@ -210,7 +205,7 @@ class NameServerService(Service):
             self.route_info.register_topic(broker_name, topic)
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _closed(self, connection: RemotingProtocol) -> None:
+    def connection_closed(self, connection: RemotingProtocol) -> None:
         self._connections.discard(connection)
         self._liveness.forget(connection)
         self.route_info.connection_closed(connection)

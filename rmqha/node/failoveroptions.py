@@ -3,15 +3,13 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rmqha.coordination.address import CoordinatorAccess, CoordinatorAddress
 from rmqha.coordination.etcd import check_access, make_coordinator
 from rmqha.net.tls.endpoints import ClientTLS
+from rmqha.node.plan import FailoverPlan
 from rmqha.settings.settings import BrokerRole, ReadUpTo, Settings, SettingsError
-
-if TYPE_CHECKING:
-    from rmqha.node.clusternode import FailoverPlan
 
 DEFAULT_PRIORITY = "100"
 MAX_PRIORITY = 1_000_000
@@ -61,13 +59,11 @@ class FailoverOptions:
             bool(options["nofailover"]),
         )
 
-    def plan(self, reactor: Any, tls: ClientTLS) -> "FailoverPlan":
+    def plan(self, reactor: Any, tls: ClientTLS) -> FailoverPlan:
         """The same for the node. The coordinator's PEM files are read again when those of ``tls`` are.
 
         Raises SettingsError, TLSError for files that cannot be used.
         """
-        from rmqha.node.clusternode import FailoverPlan
-
         coordinator = make_coordinator(reactor, self.address, self.access, tls)
         return FailoverPlan(lambda: coordinator, self.member, self.is_founder, self.priority, self.no_failover)
 

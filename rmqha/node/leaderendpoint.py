@@ -7,7 +7,7 @@ from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from zope.interface import implementer
 
-from rmqha.broker.background.slavesync import Connect
+from rmqha.broker.interfaces import Connect
 from rmqha.coordination.interface import CoordinatorError, ICoordinator
 from rmqha.failover.keys import InvalidKey, prefix_of
 from rmqha.failover.view import ClusterView

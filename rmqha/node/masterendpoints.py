@@ -4,8 +4,8 @@ from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
+from rmqha.broker.addresses import MasterAddresses
 from rmqha.broker.background.mastersearch import MasterSearch
-from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.net.endpoints import ToldEndpoint
 from rmqha.node.plan import NodePlan
 from rmqha.settings.settings import BrokerRole

@@ -3,23 +3,24 @@
 import gc
 import resource
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.threads import deferToThreadPool
+from zope.interface import implementer
 
 from rmqha import __version__
 from rmqha.acl.admin import AclAdminProcessor, BrokerNames
 from rmqha.acl.gate import AclGate
 from rmqha.acl.yamlfile import AclFileError
+from rmqha.broker.addresses import MasterAddresses
 from rmqha.broker.background.confirmedsync import ConfirmedFollower
 from rmqha.broker.hastatus import ha_runtime_info, ha_status_processors
-from rmqha.broker.requests.config import Keep
+from rmqha.broker.interfaces import IBrokersNode
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
 from rmqha.ha.admission.allowlist import SlaveCheck
@@ -31,14 +32,15 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.services import OrderedServices, PeriodicService
 from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.net.endpoints import LoopbackEndpoint, look_up
+from rmqha.node.interfaces import IOpenNode, IProcess
 from rmqha.node.masterendpoints import MasterEndpoints
 from rmqha.node.plan import NodePlan
 from rmqha.node.promising import PromiseProcessor
-from rmqha.node.replicating import Machine, Replicating, state_of_log
+from rmqha.node.replicating import Replicating, state_of_log
 from rmqha.ops.cleaning import CleaningService
 from rmqha.ops.listening import ListeningService, tcp_endpoint
 from rmqha.ops.places import Place
-from rmqha.ops.process import MAX_FILES, Leave
+from rmqha.ops.process import MAX_FILES
 from rmqha.ops.snapshots import SNAPSHOT_SECONDS, TableSnapshots
 from rmqha.ops.tlsoptions import secured
 from rmqha.remoting.asking import view_of_master
@@ -49,8 +51,10 @@ from rmqha.settings.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import OpeningPhase
+from rmqha.web.interfaces import ILiveNode
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, READERS_KEY, VERSION_KEY
 
 SHOWN_CHANGES = 5
@@ -62,26 +66,7 @@ FOUND_BY_NOBODY = (
 COPIES = (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
-    """The process that a node runs in.
-
-    ``run_in_table_thread`` is for writes of tables, which would delay the flushes that puts wait for. ``leave`` ends
-    the process after a slave's work is done, and ``stop_with`` after an error: with the exit code and its reason.
-    ``start_rewind`` cuts the log of a slave back; it returns false if it cannot now. ``describe_fork`` says in a line
-    where a slave's log and its master's part. ``keep_settings`` keeps what mqadmin changes for the next start.
-    """
-
-    reactor: Any
-    machine: Machine
-    run_in_table_thread: Callable[[Callable[[], None]], Deferred[None]]
-    leave: Leave
-    stop_with: Leave
-    start_rewind: Callable[[], bool]
-    describe_fork: Callable[[], Awaitable[str]]
-    keep_settings: Keep
-
-
+@implementer(IBrokersNode, ILiveNode, IOpenNode)
 class OpenNode:
     """The services of a node's role over its open store.
 
@@ -89,16 +74,16 @@ class OpenNode:
     ``broker``, which answers clients.
     """
 
-    def __init__(self, plan: NodePlan, store: MessageStore, master: MasterEndpoints, process: Process) -> None:
+    def __init__(self, plan: NodePlan, store: MessageStore, master: MasterEndpoints, process: IProcess) -> None:
         """Nothing listens or connects before ``services`` are started. The store is flushed and dispatched at once."""
         self._plan = plan
-        self._clock = IReactorTime(process.reactor)
+        self._clock = process.clock
         self._master = master
         self._process = process
         self._started_at = time.time()
         self._verdict = store.node_state.verdict
         self._slave_check = SlaveCheck(self._clock, plan.allow_list)
-        self._replicating = Replicating(store, plan.settings, process.machine)
+        self._replicating = Replicating(store, plan.settings, process)
         self.store = store
         self.factories: dict[str, Any] = {}
         """What builds the connections of each port, by the port's name."""
@@ -116,6 +101,15 @@ class OpenNode:
             self.serving = self._serve_slaves()
             self.broker = self._listen_for_remoting()
         self._keep_house()
+
+    @property
+    def has_no_room(self) -> bool:
+        return self.store.has_no_room
+
+    @property
+    def master_address(self) -> str | None:
+        """The address of the master's HA port, None while it is not known."""
+        return self._master.ha_address
 
     @property
     def verdict(self) -> str | None:
@@ -167,7 +161,7 @@ class OpenNode:
 
     def _ha_listening(self, port: int) -> None:
         if self.broker is not None:
-            self.broker.ha_listening(port)
+            self.broker.addresses.ha_listening(port)
 
     def _listen_for_remoting(self) -> BrokerService:
         """Answer clients. A master takes their messages, a slave does not."""
@@ -184,16 +178,14 @@ class OpenNode:
                 plan.master_address,
                 None if plan.member is None else plan.member.epoch,
                 plan.member is not None and not plan.member.has_id,
-                self._master.found,
-                keep_settings=self._process.keep_settings,
+                self,
                 addresses=plan.addresses,
-                find_address=self._find_address,
                 find_machines=plan.find_machines,
             ),
         )
         about_node = {
-            **runtime_processors(self._runtime_info, broker.config),
-            **ha_status_processors(self._ha_status),
+            **runtime_processors(self, broker),
+            **ha_status_processors(self),
             **({} if plan.member is None else PromiseProcessor(plan.member.promise).processors()),
         }
         limits = broker_limits(settings, _connections_of(settings))
@@ -210,13 +202,30 @@ class OpenNode:
         ]
         mode = settings.tls_server_mode
         self._listen(
-            "remoting", settings.listen_port, main, listening=broker.listening, mode=mode, services=broker.ports
+            "remoting",
+            settings.listen_port,
+            main,
+            listening=broker.addresses.listening,
+            mode=mode,
+            services=broker.ports,
         )
         self._listen("fast remoting", settings.fast_port, fast, mode=mode, services=broker.ports)
         self.services.add("broker", broker)
         return broker
 
-    def _find_address(self, name: str) -> Deferred[str]:
+    def keep_settings(self, changes: Mapping[str, str], by: str) -> Awaitable[None]:
+        return self._process.keep_settings(changes, by)
+
+    def master_found(self, addresses: MasterAddresses) -> None:
+        self._master.found(addresses)
+
+    def clean_now(self) -> Awaitable[None]:
+        return self._cleaning.clean_now()
+
+    def tables_in_sync_changed(self) -> None:
+        self._state_file.write_soon()
+
+    def find_address(self, name: str) -> Deferred[str]:
         reactor = self._process.reactor
         found: Deferred[str] = deferToThreadPool(reactor, reactor.getThreadPool(), partial(look_up, name))
         return found
@@ -241,7 +250,7 @@ class OpenNode:
         admin = AclAdminProcessor(
             gate,
             run_in_thread,
-            lambda: BrokerNames(broker.broker_addr, settings.broker_name, settings.broker_cluster_name),
+            lambda: BrokerNames(broker.addresses.broker_addr, settings.broker_name, settings.broker_cluster_name),
         ).processors()
         return lambda processors: gate.guard({**processors, **admin})
 
@@ -276,7 +285,7 @@ class OpenNode:
         self.factories[name] = factory
         bind_address = self._plan.bind_address
         endpoint = tcp_endpoint(process.reactor, port, self._plan.addresses.get(bind_address, bind_address))
-        endpoint, security = secured(endpoint, self._plan.tls, mode, self._clock, self._slave_check.refused)
+        endpoint, security = secured(endpoint, self._plan.tls, mode, self._clock, self._slave_check)
         if self._plan.tls is None:
             security += if_plain
         service = ListeningService(
@@ -286,18 +295,15 @@ class OpenNode:
 
     def _keep_house(self) -> None:
         """Retention, state.json, snapshots of the tables."""
-        machine, clock = self._process.machine, self._clock
+        process, clock = self._process, self._clock
         acknowledged = dict if self.serving is None else self.serving.factory.acknowledged
-        cleaning = CleaningService(self.store, self._plan.hold, acknowledged, clock, machine.disk_failed)
+        cleaning = CleaningService(self.store, self._plan.hold, acknowledged, clock, process.disk_failed)
         self.services.add("retention", cleaning)
-        if self.broker is not None:
-            self.broker.clean = cleaning.clean_now
         state_file = self._replicating.keep_state(self.state)
         self.services.add("state file", state_file)
-        if self.broker is not None:
-            self.broker.slave_synchronize.in_sync_changed = state_file.write_soon
+        self._cleaning, self._state_file = cleaning, state_file
         written = [] if self.broker is None else [self.broker.topics.written]
-        snapshots = TableSnapshots(self.store, self._process.run_in_table_thread, machine.now_ms, *written)
+        snapshots = TableSnapshots(self.store, process.run_in_table_thread, process.now_ms, *written)
         self.services.add(
             "table snapshots",
             PeriodicService("a snapshot of the tables", SNAPSHOT_SECONDS, snapshots.write_if_changed, clock),
@@ -306,30 +312,36 @@ class OpenNode:
         gc.freeze()  # the tables stay in memory: a collection over 100,000 rows takes longer than a turn
 
     def fence(self, broker_id: int) -> None:
-        """The right to lead has ended: serve no slave, answer puts that wait, and be a slave for name servers."""
         if self.serving is not None:
             self.serving.factory.close_connections()
         self.store.end_puts()
+        self.register_as_slave(broker_id)
+
+    def register_as_slave(self, broker_id: int) -> None:
         if self.broker is not None:
             self.broker.register_as_slave(broker_id)
 
-    def close_connections(self) -> None:
-        """Close the connections of clients, which would ask a closed store."""
+    def stop_following(self) -> Deferred[None]:
+        return succeed(None) if self.slave is None else maybeDeferred(self.slave.stopService)
+
+    def stop(self) -> Deferred[None]:
+        return maybeDeferred(self.services.disownServiceParent)
+
+    def closed(self) -> None:
         for factory in self.factories.values():
             if isinstance(factory, RemotingFactory):
                 factory.close_connections()
 
-    async def close_store(self) -> None:
-        """Close the store, after the services have stopped. Raises OSError."""
-        await self.store.close(self._replicating.flusher, self._final_state)
+    def close_store(self) -> Deferred[None]:
+        return self.store.close(self._replicating.flusher, self._final_state)
 
-    def _runtime_info(self) -> dict[str, str]:
+    def runtime_info(self) -> dict[str, str]:
         assert self.broker is not None, "the broker answers this request"
         state = orjson.dumps(self.state().as_json()).decode()
         own = {NODE_STATE_KEY: state, VERSION_KEY: __version__, READERS_KEY: "true"}
         return {**self.broker.runtime_info.table(), **own}
 
-    def _ha_status(self) -> dict[str, Any]:
+    def ha_status(self) -> dict[str, Any]:
         near_bytes = self._plan.settings.ha_slave_fallbehind_max_bytes
         return ha_runtime_info(self.state(), self.store.is_slave, near_bytes)
 
@@ -343,7 +355,6 @@ class OpenNode:
         return f"{self.slave.replica.state.name}{'' if lag is None else f', {lag} bytes behind'}{also}"
 
     def state(self) -> NodeState:
-        """The current state, for state.json."""
         return replace(
             state_of_log(self.store, self._plan.settings, self.serving),
             peers=() if self.serving is None else tuple(each.facts() for each in self.serving.factory.connections),
@@ -407,14 +418,13 @@ class OpenNode:
         return [*found, *self.stop_problems()]
 
     def stop_problems(self) -> list[str]:
-        """Services that did not stop cleanly, one line each."""
         return [*self.services.problems, *(() if self.broker is None else self.broker.stop_problems)]
 
 
 def _facts_of_master(started_at: float) -> dict[str, Any]:
     """The facts of a node that has no master."""
-    unknown = ("lag_bytes", "lag_seconds", "master", "last_contact", "contact_limit", "reason", "tables", "verdict")
-    return {"state": "SERVING", "since": iso_of(started_at), **dict.fromkeys(unknown)}
+    unknown = {each.name: each.default for each in facts_of(NodeState) if each.of_slaves}
+    return {"state": "SERVING", "since": iso_of(started_at), **unknown}
 
 
 def _open_files() -> int:

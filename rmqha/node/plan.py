@@ -7,9 +7,9 @@ from typing import Any
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmqha.acl.files import AclFiles
-from rmqha.broker.background.outerapi import FindMachines, find_no_machines
-from rmqha.broker.background.slavesync import Connect
-from rmqha.broker.service import NameServers, connect_nowhere
+from rmqha.broker.interfaces import Connect, FindMachines, connect_nowhere, find_no_machines
+from rmqha.broker.service import NameServers
+from rmqha.coordination.interface import ICoordinator
 from rmqha.failover.member import Promise
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.master.leadership import Leadership
@@ -38,6 +38,20 @@ class Membership:
     leadership: Leadership | None = None
     has_id: bool = True
     leader: IStreamClientEndpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverPlan:
+    """How a node takes part in a failover cluster. ``coordinator`` makes the client of the coordinator.
+
+    ``name`` is the member's; None takes the host's name and the remoting port.
+    """
+
+    coordinator: Callable[[], ICoordinator]
+    name: str | None = None
+    is_founder: bool = False
+    priority: int = 100
+    no_failover: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,14 @@
-"""The part of a node that keeps and replicates its log. ``Node`` and the simulator both make it here.
+"""The part of a node that keeps and replicates its log, for processes and the simulator.
 
 ``StoreOpening`` opens the store, and repairs it before if need be. ``Replicating`` then makes the services that use it.
 """
 
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
-from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.master.leadership import Leadership
@@ -22,38 +18,17 @@ from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, Master
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.node.interfaces import IHost, IMachine
+from rmqha.node.plan import NodePlan
 from rmqha.ops.places import Place
 from rmqha.ops.statefile import StateFileService
-from rmqha.settings.settings import BrokerRole, FlushDiskType, ReadUpTo, Settings, as_master
-from rmqha.store.epochs import promoted_role
+from rmqha.settings.settings import FlushDiskType, ReadUpTo, Settings
 from rmqha.store.errors import StoreError
-from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.log.recovery import Examination, LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
-from rmqha.store.offline.fork import Fork
-from rmqha.store.offline.promote import PROMOTED, Promotion, Reason, promote_open_store
 from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
-from rmqha.store.offline.rewind import Rewound, rewind
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
-
-REWIND_PAUSE_SECONDS = 60.0
-"""After an attempt to rewind. The slave reconnects meanwhile, and stays AHEAD or DIVERGED."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What a node runs on.
-
-    ``run_in_thread`` runs a function in the thread that waits for the disk. ``disk_failed`` is called with the error
-    when the disk refuses.
-    """
-
-    clock: IReactorTime
-    run_in_thread: Callable[[Callable[[], Any]], Deferred[Any]]
-    disk_failed: Callable[[Failure], None]
-    disk: Disk = DISK
-    now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
 
 
 class CannotRepair(StoreError):
@@ -70,23 +45,12 @@ class StoreOpening:
 
     _log = Logger()
 
-    def __init__(
-        self,
-        settings: Settings,
-        machine: Machine,
-        way_to_master: Callable[[], IStreamClientEndpoint | None] = lambda: None,
-        once: bool = False,
-        known_log: Examination | None = None,
-    ) -> None:
-        """``way_to_master`` is asked when there is damage. With ``once`` a repair gives up after a few attempts.
-
-        ``known_log`` is the end of a log that this process has just closed: see ``Opening``.
-        """
-        self._settings = settings
-        self._machine = machine
-        self._way_to_master = way_to_master
-        self._once = once
-        self._opening = Opening(machine.clock.seconds, known_log, reporting=self._reached)
+    def __init__(self, plan: NodePlan, host: IHost, known_log: Examination | None = None) -> None:
+        """``known_log`` is the end of a log that this process has just closed: see ``Opening``."""
+        self._settings = plan.settings
+        self._host = host
+        self._once = plan.slave.once
+        self._opening = Opening(host.clock.seconds, known_log, reporting=self._reached)
         self._place: tuple[OpeningPhase, int, int] | None = None
         self._repairing: Deferred[list[Mended]] | None = None
 
@@ -95,7 +59,7 @@ class StoreOpening:
 
         Raises OpeningStopped, CannotRepair for a slave, LogDamaged for a master, StoreError, OSError.
         """
-        machine = self._machine
+        machine = self._host
         opening = partial(MessageStore, self._settings, self._opening, disk=machine.disk, now_ms=machine.now_ms)
         store: MessageStore
         try:
@@ -110,7 +74,7 @@ class StoreOpening:
 
         Raises LogDamaged if there is no master, CannotRepair, OpeningStopped, StoreError, OSError.
         """
-        machine, master = self._machine, self._way_to_master()
+        machine, master = self._host, self._host.way_to_master()
         if master is None:
             raise damaged
         self._log.error(
@@ -138,7 +102,7 @@ class StoreOpening:
 
     def _note_repairing(self) -> None:
         """Tell readers of state.json what keeps the store from being opened. Raises StoreError, OSError."""
-        root, disk = self._settings.store_path_root_dir, self._machine.disk
+        root, disk = self._settings.store_path_root_dir, self._host.disk
         known = NodeState.read(root, disk) or NodeState.new()
         role = self._settings.broker_role.value
         replace(known, role=role, state=ReplicaState.REPAIRING.name, peers=()).write(root, disk)
@@ -181,7 +145,7 @@ class Replicating:
     are made.
     """
 
-    def __init__(self, store: MessageStore, settings: Settings, machine: Machine) -> None:
+    def __init__(self, store: MessageStore, settings: Settings, machine: IMachine) -> None:
         self._store = store
         self._settings = settings
         self._machine = machine
@@ -252,62 +216,6 @@ class Replicating:
             self._store.root, current, machine.clock, machine.run_in_thread, machine.disk_failed, machine.disk
         )
         return self.state_file
-
-
-def role_to_run(settings: Settings, disk: Disk = DISK) -> Settings:
-    """The settings, with the role of the master that a promotion has made of this store, although they say slave.
-
-    Raises StoreError, OSError.
-    """
-    role = promoted_role(settings.store_path_root_dir, disk)
-    if role is None or settings.broker_role is not BrokerRole.SLAVE:
-        return settings
-    return as_master(settings, BrokerRole(role))
-
-
-async def reopen_as_master(
-    store: MessageStore,
-    close: Callable[[], Awaitable[None]],
-    opening: Callable[[Examination], StoreOpening],
-    role: BrokerRole,
-    before: NodeState,
-    machine: Machine,
-    reason: Reason = PROMOTED,
-) -> tuple[MessageStore, Promotion]:
-    """Promote the store of a running slave, whose services have stopped. Returns it, open as a master's.
-
-    ``close`` closes the store cleanly. ``opening`` then opens it with a master's settings. ``before`` is the slave's
-    last state. Raises StoreError, OSError. After a failure the disk has a slave's store, or a promoted one.
-    """
-    known = store.known_log()
-    await close()
-    opened = await opening(known).run()
-    promoting = partial(promote_open_store, opened, role, machine.now_ms(), before, reason)
-    try:
-        promotion: Promotion = await machine.run_in_thread(promoting)
-    except (StoreError, OSError):
-        opened.abandon()
-        raise
-    return opened, promotion
-
-
-async def rewind_slave(
-    settings: Settings,
-    find_fork: Callable[[], Awaitable[Fork | None]],
-    close: Callable[[], Awaitable[None]],
-    machine: Machine,
-) -> tuple[Fork, Rewound] | None:
-    """Cut the log of a running slave, whose services have stopped, back to where it and its master's part.
-
-    ``find_fork`` returns None if that place is not known, and ``close`` closes the store cleanly. Returns None if
-    nothing was cut. The store is closed then. Raises StoreError, OSError.
-    """
-    fork = await find_fork()
-    await close()
-    if fork is None or fork.offset >= fork.our_end:
-        return None
-    done: Rewound = await machine.run_in_thread(partial(rewind, settings, fork.offset, machine.disk))
-    return fork, done
 
 
 def state_of_log(store: MessageStore, settings: Settings, serving: LogServing | None) -> NodeState:

@@ -14,6 +14,7 @@ In reading order:
 - ``snapshots``: keeps snapshots of the tables while a node runs, for ``rmqha restore``.
 - ``control``: the socket on which a running node takes orders from commands on its machine.
 - ``status``: what ``rmqha status`` shows.
+- ``ways``: how commands reach brokers and name servers.
 - ``top``: what ``rmqha top`` shows.
 - ``doctor/``: what ``rmqha doctor`` checks.
 - ``cleaning``: deletes old segments while a node runs (retention).

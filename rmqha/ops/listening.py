@@ -14,6 +14,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import Interface
 
 from rmqha.ha.master.protocol import HAMasterFactory
 from rmqha.kit.events import Event
@@ -125,6 +126,13 @@ class SparingFactory(Factory[Any]):
             )
         self._is_short = is_short
         self._uncounted = max(0, left - SPARE_FILES) // 2
+
+
+class IPortOwner(Interface):
+    """The process that has a port."""
+
+    def cannot_listen(reason: str) -> None:
+        """The port cannot be opened: end the process."""
 
 
 class ListeningService(Service):

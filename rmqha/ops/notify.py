@@ -8,12 +8,13 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from zope.interface import Interface
 
 from rmqha.kit.events import Event
 from rmqha.kit.printing import printable
@@ -58,14 +59,21 @@ def _watchdog_seconds(environment: Mapping[str, str], pid: int) -> float | None:
     return int(text) / MICROSECONDS
 
 
+class IStatusTeller(Interface):
+    """The process."""
+
+    def status_line() -> str:
+        """What it does, in a few words."""
+
+
 class Notifier:
-    """Sends messages to systemd's socket while a process runs. ``status`` is asked for a short line about it."""
+    """Sends messages to systemd's socket while a process runs. ``teller`` is asked for a short line about it."""
 
     _log = Logger()
 
-    def __init__(self, settings: NotifySettings, clock: IReactorTime, status: Callable[[], str]) -> None:
+    def __init__(self, settings: NotifySettings, clock: IReactorTime, teller: IStatusTeller) -> None:
         self._address = settings.address
-        self._status = status
+        self._teller = teller
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._unsent: deque[bytes] = deque(maxlen=MAX_UNSENT)
@@ -132,7 +140,7 @@ class Notifier:
             self._send_now(self._status_line())
 
     def _current(self) -> str:
-        return " ".join(printable(self._final_status or self._status()).split())[:MAX_STATUS]
+        return " ".join(printable(self._final_status or self._teller.status_line()).split())[:MAX_STATUS]
 
     def _status_line(self) -> str:
         self._sent_status = self._current()
@@ -164,11 +172,11 @@ class Notifier:
         return True
 
 
-def notifier_of_process(clock: IReactorTime, status: Callable[[], str]) -> Notifier | None:
+def notifier_of_process(clock: IReactorTime, teller: IStatusTeller) -> Notifier | None:
     """What tells systemd about this process; None if systemd does not ask for it."""
     try:
         settings = NotifySettings.of_environment(os.environ, os.getpid())
     except ValueError as error:
         Notifier._log.warn("systemd gets no messages: {reason}", event=Event.SYSTEMD_UNREACHABLE, reason=str(error))
         return None
-    return None if settings is None else Notifier(settings, clock, status)
+    return None if settings is None else Notifier(settings, clock, teller)

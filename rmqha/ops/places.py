@@ -1,10 +1,10 @@
 """How far a long work of a node has come, for a bar and for the status page."""
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
+from zope.interface import Interface
 
 from rmqha.kit.services import PeriodicService
 
@@ -20,7 +20,7 @@ class Place(NamedTuple):
     start: int | None = None
 
 
-class Bar(Protocol):
+class MovableBar(Protocol):
     """A bar that can be moved and taken away."""
 
     def show(self, title: str, done: int, total: int) -> None: ...
@@ -28,18 +28,25 @@ class Bar(Protocol):
     def hide(self) -> None: ...
 
 
-class ProgressBarService(PeriodicService):
-    """Moves a bar while ``how_far`` gives a place. It shows nothing of what is over after one look."""
+class IWorker(Interface):
+    """What does long works: a node."""
 
-    def __init__(self, bar: Bar, how_far: Callable[[], Place | None], clock: IReactorTime) -> None:
+    def how_far() -> Place | None:
+        """How far the opening of the store, or a slave's copy of the log, has come; None while nothing takes long."""
+
+
+class ProgressBarService(PeriodicService):
+    """Moves a bar while a long work is under way. It shows nothing of what is over after one look."""
+
+    def __init__(self, bar: MovableBar, worker: IWorker, clock: IReactorTime) -> None:
         PeriodicService.__init__(self, "the progress bar", LOOK_SECONDS, self._look, clock, first_after=LOOK_SECONDS)
         self._bar = bar
-        self._how_far = how_far
+        self._worker = worker
         self._title: str | None = None
         self._first = 0
 
     def _look(self) -> None:
-        place = self._how_far()
+        place = self._worker.how_far()
         if place is None:
             self._title = None
             self._bar.hide()

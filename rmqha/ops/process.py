@@ -20,13 +20,14 @@ from twisted.logger import ILogObserver, Logger
 from twisted.python import usage
 from twisted.python.components import Componentized
 from twisted.scripts.twistd import ServerOptions  # type: ignore[attr-defined]  # it is public there
+from zope.interface import implementer
 
 from rmqha import __version__
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
 from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver
-from rmqha.ops.notify import Notifier, notifier_of_process
+from rmqha.ops.notify import IStatusTeller, Notifier, notifier_of_process
 from rmqha.settings.confkeys import nearest
 from rmqha.settings.settings import MAX_PORT, SettingsError
 from twisted import __version__ as twisted_version
@@ -141,6 +142,7 @@ def _ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+@implementer(IStatusTeller)
 class ProcessService(MultiService):
     """All services of a process. If it ``manages_process``, it handles signals and raises the limit of open files.
 
@@ -175,7 +177,7 @@ class ProcessService(MultiService):
     def startService(self) -> None:
         if self._manages_process:
             raise_file_limit()
-            self._notifier = notifier_of_process(IReactorTime(self._reactor), self.status_line)
+            self._notifier = notifier_of_process(IReactorTime(self._reactor), self)
             if self._notifier is not None:
                 self._notifier.start()
         self.open()

@@ -8,16 +8,16 @@ from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
-from rmqha.ha.slave.contact import seconds_of
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.kit.times import iso_time
+from rmqha.kit.times import iso_time, seconds_of
 from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range
 from rmqha.remoting.protocol import RemotingError
 from rmqha.settings.settings import BrokerRole, parse_byte_count
 from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.mappedfile import DISK
-from rmqha.store.nodestate import STOPPED, NodeState, state_path
+from rmqha.store.nodefacts import InStatus, as_json, facts_of
+from rmqha.store.nodestate import STOPPED, NodeState, Offsets, state_path
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.opening import OpeningPhase
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
@@ -46,96 +46,50 @@ EXIT_CODES = {
 """The exit codes for states of a running node. All other states are fine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Names of role and state, and offsets in the log; None for what is not known."""
+NOT_OF_OTHERS = ("verified", "flushed", "confirmed")
+"""The offsets that only a node of ours knows."""
 
-    role: str
-    state: str
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """What is known of a node from outside: what it says of itself, as far as that is still true.
+
+    With ``is_ours`` a node of ours says it. Of other brokers, and of stores that no node of ours has run on, ``node``
+    only has the role, the state, and the start and the end of the log. ``out_of_date`` is why the node may not have
+    written its state for some time; None if nothing speaks for that.
+    """
+
+    node: NodeState
     running: bool
-    min_offset: int
-    written: int
-    verified: int | None = None
-    flushed: int | None = None
-    confirmed: int | None = None
-    lag_bytes: int | None = None
-    lag_seconds: float | None = None
-    peers: tuple[Any, ...] = ()
-    master: str | None = None
-    last_contact: str | None = None
-    since: str | None = None
-    reason: str | None = None
-    tables: Mapping[str, Any] | None = None
-    warnings: tuple[str, ...] = ()
-    read_limit: int | None = None
-    reads: Mapping[str, Any] | None = None
-    contact_limit: float | None = None
-    """Seconds after which a slave that copies must have noted a contact; None if its node does not tell."""
-    failover: Mapping[str, Any] | None = None
-    """What a member of a failover cluster knows of it; None for other nodes, and for one that does not run."""
+    is_ours: bool = True
     out_of_date: str | None = None
-    """Why the node may not have written its state for some time; None if nothing speaks for that."""
 
     @classmethod
-    def of_node(cls, state: NodeState, running: bool, killed: bool = False) -> "Status":
+    def of_node(cls, state: NodeState, running: bool, killed: bool = False) -> "NodeStatus":
         """The status of our own node; ``killed`` if it does not run and did not stop cleanly."""
-        offsets = state.offsets
-        name = state.state
-        is_copy = not state.role and not running and not killed
+        shown = replace(state, role=state.role or UNKNOWN)
         if not running:
-            name = KILLED if killed else STOPPED
-        return cls(
-            role=state.role or UNKNOWN,
-            state=name,
-            running=running,
-            min_offset=offsets.min,
-            written=offsets.written,
-            verified=offsets.verified,
-            flushed=offsets.flushed,
-            confirmed=offsets.confirmed,
-            lag_bytes=state.lag_bytes if running else None,
-            lag_seconds=state.lag_seconds if running else None,
-            peers=state.peers if running else (),
-            master=state.master,
-            last_contact=state.last_contact,
-            since=None if killed else state.since,
-            reason=COPY
-            if is_copy
-            else f"no process has the store open; it was {state.state}"
-            if killed
-            else state.reason,
-            tables=state.tables if running else None,
-            warnings=state.warnings if running else (),
-            read_limit=state.read_limit,
-            reads=state.reads if running else None,
-            contact_limit=state.contact_limit,
-            failover=state.failover if running else None,
-        )
+            facts = facts_of(type(state))
+            gone = {each.name: each.default for each in facts if each.status is InStatus.WHILE_RUNNING}
+            shown = replace(shown, state=KILLED if killed else STOPPED, **gone)
+        if killed:
+            shown = replace(shown, since=None, reason=f"no process has the store open; it was {state.state}")
+        elif not running and not state.role:
+            shown = replace(shown, reason=COPY)
+        return cls(shown, running)
+
+    @classmethod
+    def of_other(cls, role: str, running: bool, start: int, end: int) -> "NodeStatus":
+        """The status of a node that is not ours, or of a store that no node of ours has run on."""
+        state = NodeState("", role=role, state="RUNNING" if running else STOPPED, offsets=Offsets(start, end))
+        return cls(state, running, is_ours=False)
 
     def as_json(self) -> dict[str, Any]:
         """The values under the names that state.json uses."""
-        return {
-            "role": self.role,
-            "state": self.state,
-            "running": self.running,
-            "min": self.min_offset,
-            "written": self.written,
-            "verified": self.verified,
-            "flushed": self.flushed,
-            "confirmed": self.confirmed,
-            "lagBytes": self.lag_bytes,
-            "lagSeconds": self.lag_seconds,
-            "master": self.master,
-            "lastContact": self.last_contact,
-            "since": self.since,
-            "reason": self.reason,
-            "tables": None if self.tables is None else dict(self.tables),
-            "readLimit": self.read_limit,
-            "reads": None if self.reads is None else dict(self.reads),
-            "failover": None if self.failover is None else dict(self.failover),
-            "warnings": list(self.warnings),
-            "peers": list(self.peers),
-        }
+        shown = (each for each in facts_of(type(self.node)) if each.status is not InStatus.NEVER)
+        unknown = {} if self.is_ours else dict.fromkeys(NOT_OF_OTHERS)
+        first = {"role": self.node.role, "state": self.node.state, "running": self.running}
+        return {**first, **as_json(self.node, shown), **unknown}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,46 +118,51 @@ class MaxLag:
         except ValueError:
             raise ValueError(f"{text!r} is neither bytes, such as 64m, nor seconds, such as 30s") from None
 
-    def breach(self, status: Status) -> str | None:
+    def measure(self, node: NodeState) -> tuple[float | None, float, str]:
+        """A slave's lag, the limit, and the unit of both. The lag is None if it is not known."""
+        if self.most_bytes is not None:
+            return node.lag_bytes, self.most_bytes, "bytes"
+        assert self.most_seconds is not None, "one of both is given"
+        return node.lag_seconds, self.most_seconds, "s"
+
+    def breach(self, node: NodeState) -> str | None:
         """Why a slave's lag is too large; None if it is within the limit. An unknown lag counts as too large."""
-        lag = status.lag_bytes if self.most_bytes is not None else status.lag_seconds
-        most = self.most_bytes if self.most_bytes is not None else self.most_seconds
-        assert most is not None, "one of both is given"
-        unit = "bytes" if self.most_bytes is not None else "s"
+        lag, most, unit = self.measure(node)
         if lag is None:
             return f"the lag is not known, and at most {most:g} {unit} are allowed"
         return f"the lag is {lag:g} {unit}, more than {most:g}" if lag > most else None
 
 
-def judge(status: Status, max_lag: MaxLag | None = None, now: float = 0.0) -> tuple[ExitCode, str]:
+def judge(status: NodeStatus, max_lag: MaxLag | None = None, now: float = 0.0) -> tuple[ExitCode, str]:
     """How ``rmqha status`` ends, and why: FINE only for a node that runs and, if it is a slave, follows its master.
 
     A slave is also not fine if its topics, groups and offsets are not the master's: they are what consumers need on the
     day it takes over. A node with ``readUpTo=confirmed`` is not fine if consumers have waited for some seconds. ``now``
     is in seconds since the epoch.
     """
-    if status.role == UNKNOWN:
+    node = status.node
+    if node.role == UNKNOWN:
         return ExitCode.FINE, ""  # our own node never ran here, so we do not know whether one should run: a copy, too
     if not status.running:
-        return ExitCode.CANNOT_CONNECT, f"{status.state}: no node runs on this store"
+        return ExitCode.CANNOT_CONNECT, f"{node.state}: no node runs on this store"
     if status.out_of_date is not None:
         return ExitCode.IO_ERROR, status.out_of_date
-    reason = f": {status.reason}" if status.reason else ""
-    code = EXIT_CODES.get(status.state, ExitCode.FINE)
-    if status.state == ReplicaState.HANDSHAKE.name and _is_recent(status.last_contact, now):
+    reason = f": {node.reason}" if node.reason else ""
+    code = EXIT_CODES.get(node.state, ExitCode.FINE)
+    if node.state == ReplicaState.HANDSHAKE.name and _is_recent(node.last_contact, now):
         code = ExitCode.FINE
     if code is not ExitCode.FINE:
-        return code, f"{status.state}{reason}"
-    if status.state in COPYING and _is_old(status, now):
-        return ExitCode.STALLED, f"{status.state}, but no contact is noted since {status.last_contact}: the node hangs"
-    breach = max_lag.breach(status) if max_lag is not None and status.role == BrokerRole.SLAVE.value else None
+        return code, f"{node.state}{reason}"
+    if node.state in COPYING and _is_old(node, now):
+        return ExitCode.STALLED, f"{node.state}, but no contact is noted since {node.last_contact}: the node hangs"
+    breach = max_lag.breach(node) if max_lag is not None and node.role == BrokerRole.SLAVE.value else None
     if breach is not None:
         return ExitCode.STALLED, breach
-    if status.tables is not None and not status.tables.get("inSync"):
-        why = status.tables.get("reason") or "they are not copied yet"
+    if node.tables is not None and not node.tables.get("inSync"):
+        why = node.tables.get("reason") or "they are not copied yet"
         return ExitCode.IO_ERROR, f"topics, groups and offsets are not the master's: {why}"
-    if status.reads is not None and status.reads.get("stalledSince") is not None:
-        return ExitCode.STALLED, waits_in_words(status.reads)
+    if node.reads is not None and node.reads.get("stalledSince") is not None:
+        return ExitCode.STALLED, waits_in_words(node.reads)
     return ExitCode.FINE, ""
 
 
@@ -224,25 +183,25 @@ def _is_recent(contact: str | None, now: float) -> bool:
     return seconds is not None and now - seconds < HANDSHAKE_SECONDS
 
 
-def _is_old(status: Status, now: float) -> bool:
+def _is_old(node: NodeState, now: float) -> bool:
     """Whether a slave that copies has noted no contact for so long that its process must hang."""
-    seconds = seconds_of(status.last_contact)
-    return seconds is not None and now - seconds > (status.contact_limit or CONTACT_LIMIT_SECONDS)
+    seconds = seconds_of(node.last_contact)
+    return seconds is not None and now - seconds > (node.contact_limit or CONTACT_LIMIT_SECONDS)
 
 
-def status_of_store(store: StoreReader) -> Status:
+def status_of_store(store: StoreReader) -> NodeStatus:
     """The status of a store on this machine. If our own node never ran on it, its log is read to find its end."""
     if store.state is not None:
-        found = Status.of_node(store.state, store.live, killed=not store.live and (store.root / ABORT_FILE).exists())
+        killed = not store.live and (store.root / ABORT_FILE).exists()
+        found = NodeStatus.of_node(store.state, store.live, killed)
         out_of_date = _out_of_date(store.root) if store.live else None
-        return (
-            found
-            if out_of_date is None
-            else replace(found, out_of_date=out_of_date, warnings=(*found.warnings, out_of_date))
-        )
+        if out_of_date is None:
+            return found
+        node = replace(found.node, warnings=(*found.node.warnings, out_of_date))
+        return replace(found, node=node, out_of_date=out_of_date)
     bases = store.log.segment_bases
     end = store.scan(bases[max(0, len(bases) - 2)], lambda _: None).end if bases else 0
-    return Status(UNKNOWN, "RUNNING" if store.live else "STOPPED", store.live, store.log.min_offset, end)
+    return NodeStatus.of_other(UNKNOWN, store.live, store.log.min_offset, end)
 
 
 def _out_of_date(store: Path) -> str | None:
@@ -257,20 +216,21 @@ def _out_of_date(store: Path) -> str | None:
     )
 
 
-async def status_of_broker(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> Status:
+async def status_of_broker(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> NodeStatus:
     """The status of the broker at a remoting port. Raises RemotingError, TimeoutError, or what connecting raises."""
     table = await ask_runtime_info(endpoint, clock)
     return status_in(table, {} if NODE_STATE_KEY in table else await ask_config(endpoint, clock))
 
 
-def status_in(table: Mapping[str, str], config: Mapping[str, str]) -> Status:
+def status_in(table: Mapping[str, str], config: Mapping[str, str]) -> NodeStatus:
     """The status in a broker's runtime info. A Java broker's ``config`` says its role. Raises RemotingError."""
     if NODE_STATE_KEY in table:
         try:
-            found = Status.of_node(NodeState.from_json(table[NODE_STATE_KEY]), running=True)
-            return replace(found, contact_limit=math.inf)  # it answers, so it does not hang; its clock is not ours
+            state = NodeState.from_json(table[NODE_STATE_KEY])
+            # it answers, so it does not hang; its clock is not ours
+            return NodeStatus.of_node(replace(state, contact_limit=math.inf), running=True)
         except ValueError as error:
             raise RemotingError(f"the node's state is not readable: {error}") from error
     min_offset, max_offset = log_range(table)
     role = config.get("brokerRole", UNKNOWN)
-    return Status(role, "RUNNING", True, min_offset, max_offset)
+    return NodeStatus.of_other(role, True, min_offset, max_offset)

@@ -1,11 +1,11 @@
 """The TLS options of each process whose ports speak the remoting protocol: nodes and name servers."""
 
-from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 from twisted.python import usage
 
+from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.net.tls.endpoints import ServerTLS, TLSSources
 from rmqha.ops.process import ProcessOptions
 from rmqha.settings.confkeys import parse_override
@@ -61,13 +61,13 @@ def secured(
     tls: ServerTLS | None,
     mode: TlsMode | None,
     clock: IReactorTime,
-    refused: Callable[[str, str], None],
+    check: SlaveCheck,
 ) -> tuple[IStreamServerEndpoint, str]:
     """The endpoint of a remoting port, with TLS if there is a certificate and ``mode`` wants it, and words for it.
 
-    ``refused`` is called with the host of a peer that is refused, and the reason.
+    ``check`` is told of peers that are refused.
     """
     if tls is None or mode is TlsMode.DISABLED:
         return endpoint, "plain"
     takes_plain = mode is TlsMode.PERMISSIVE
-    return tls.endpoint(endpoint, clock, refused, takes_plain), f"{tls}{', or plain' if takes_plain else ''}"
+    return tls.endpoint(endpoint, clock, check.refused, takes_plain), f"{tls}{', or plain' if takes_plain else ''}"

@@ -1,15 +1,16 @@
 """What ``rmqha top`` shows: one row for each broker, ours or Java's, with rates since the look before."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
-from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IReactorTime
 
 from rmqha.kit.connecting import reason_of
 from rmqha.ops.doctor.facts import read_float
 from rmqha.ops.status import UNKNOWN, status_in
+from rmqha.ops.ways import IWays
 from rmqha.remoting.asking import ask_config, ask_runtime_info
 from rmqha.remoting.protocol import call_once
 from rmqha.settings.settings import BrokerRole
@@ -73,11 +74,11 @@ class _Known:
 
 
 class Top:
-    """Looks at brokers again and again. ``make_way`` makes the endpoint of an address, and raises ValueError."""
+    """Looks at brokers again and again."""
 
     def __init__(
         self,
-        make_way: Callable[[str], IStreamClientEndpoint],
+        ways: IWays,
         clock: IReactorTime,
         hosts: Sequence[str],
         name_servers: Sequence[str] = (),
@@ -86,7 +87,7 @@ class Top:
         """With ``name_servers``, all brokers that the first answering one lists are looked at too, with ``over_tls`` by
         TLS.
         """
-        self._make_way = make_way
+        self._ways = ways
         self._clock = clock
         self._hosts = list(hosts)
         self._name_servers = list(name_servers)
@@ -106,7 +107,7 @@ class Top:
     async def _list(self) -> None:
         for address in self._name_servers:
             try:
-                answer = await call_once(self._make_way(address), RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
+                answer = await call_once(self._ways.to(address), RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
                 brokers = read_brokers(loads_lenient(answer.body))
             except CancelledError:  # Ctrl-C
                 raise
@@ -122,7 +123,7 @@ class Top:
     async def _row(self, address: str) -> Row:
         known = self._known.get(address, _Known())
         try:
-            way = self._make_way(address)
+            way = self._ways.to(address)
             config = known.config or await ask_config(way, self._clock)
             info = await ask_runtime_info(way, self._clock)
             status = status_in(info, config)
@@ -131,26 +132,27 @@ class Top:
         except Exception as error:  # of any kind: it does not answer as it should
             self._known[address] = _Known()  # another one may answer next time
             return Row(address, known.config.get("brokerName"), problem=reason_of(error))
+        node = status.node
         now, rate = self._clock.seconds(), None
         if known.seen_at is not None and known.log_end is not None and now > known.seen_at:
-            rate = max(0, status.written - known.log_end) / (now - known.seen_at)
-        self._known[address] = _Known(config, now, status.written)
+            rate = max(0, node.offsets.written - known.log_end) / (now - known.seen_at)
+        self._known[address] = _Known(config, now, node.offsets.written)
         return Row(
             address,
             config.get("brokerName"),
-            status.role,
-            status.state,
-            status.min_offset,
-            status.written,
-            status.confirmed,
-            status.lag_bytes,
-            status.lag_seconds,
+            node.role,
+            node.state,
+            node.offsets.min,
+            node.offsets.written,
+            node.offsets.confirmed if status.is_ours else None,
+            node.lag_bytes,
+            node.lag_seconds,
             rate,
             _newest(info.get("putTps", "")),
             _newest(info.get("getTransferedTps", "")),
             read_float(info.get("commitLogDiskRatio", "")),
-            None if status.verified is None else len(status.peers),
-            status.reason if status.role == BrokerRole.SLAVE.value and status.lag_bytes is None else None,
+            len(node.peers) if status.is_ours else None,
+            node.reason if node.role == BrokerRole.SLAVE.value and node.lag_bytes is None else None,
         )
 
 

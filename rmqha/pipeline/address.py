@@ -136,7 +136,7 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ServingNode:
     """A node that serves a log at its HA port.
 
     ``knows_readers`` is true for our own nodes: the connection begins with a mark that a reader sends.
@@ -160,7 +160,7 @@ class RemoteLog:
     """
 
     broker: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[ServingNode, ...]
     limit: int
     settled: int = 0
     access: Access = Access()
@@ -184,7 +184,7 @@ class RemoteLog:
         content: dict[str, Any] = orjson.loads(path.partition("#")[2])
         access = content["access"]
         tls = None if access["tls"] is None else TLSPaths(**access["tls"])
-        nodes = tuple(Node(**{**node, "place": Place(**node["place"])}) for node in content["nodes"])
+        nodes = tuple(ServingNode(**{**node, "place": Place(**node["place"])}) for node in content["nodes"])
         return cls(**{**content, "nodes": nodes, "access": Access(**{**access, "tls": tls})})
 
 

@@ -1,10 +1,10 @@
 """What bodies are: their format, and where their schema is. Options give it, for all topics or for each topic."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import orjson
@@ -12,6 +12,9 @@ import orjson
 MAX_FILE_BYTES = 64 << 20
 DEFAULT_MAX_BODY_BYTES = 4 << 20
 """The default maxMessageSize of producers, which they compare with bodies before they compress them."""
+
+
+Choice = TypeVar("Choice", bound=Enum)
 
 
 class Format(Enum):
@@ -59,6 +62,14 @@ class BodyFormat:
 KEYS = ("format", "schema", "descriptor", "message")
 
 
+def chosen(choices: type[Choice], text: str) -> Choice:
+    """The member of an Enum whose value is this text, in upper or lower case. Raises ValueError."""
+    for choice in choices:
+        if choice.value.lower() == text.strip().lower():
+            return choice
+    raise ValueError(f"it must be one of {', '.join(choice.value for choice in choices)}")
+
+
 def schema_text(text: str) -> str:
     """A schema, or the content of the file that the text names by an absolute path or a file:// URL.
 
@@ -88,18 +99,18 @@ def file_content(text: str) -> bytes:
     return content
 
 
-def body_format(texts: Mapping[str, str], parsed: Callable[[str], Format]) -> BodyFormat:
+def body_format(texts: Mapping[str, str]) -> BodyFormat:
     """The format that these texts describe; their names are ``KEYS``. Raises ValueError."""
     descriptor = texts.get("descriptor")
     return BodyFormat(
-        format=parsed(texts["format"]),
+        format=chosen(Format, texts["format"]),
         schema=schema_text(texts["schema"]) if "schema" in texts else None,
         descriptor=None if descriptor is None else file_content(descriptor),
         message=texts.get("message"),
     )
 
 
-def formats_by_topic(text: str, parsed: Callable[[str], Format]) -> tuple[tuple[str, BodyFormat], ...]:
+def formats_by_topic(text: str) -> tuple[tuple[str, BodyFormat], ...]:
     """The format of each topic, from a JSON file: ``{"Orders": {"format": "json", "schema": "id bigint"}}``.
 
     The schema of Avro may be JSON itself instead of a text. Raises ValueError.
@@ -113,7 +124,7 @@ def formats_by_topic(text: str, parsed: Callable[[str], Format]) -> tuple[tuple[
     found = []
     for topic, given in content.items():
         try:
-            found.append((topic, body_format(_texts(given), parsed)))
+            found.append((topic, body_format(_texts(given))))
         except ValueError as error:
             raise ValueError(f"topic {topic}: {error}") from error
     return tuple(found)

@@ -19,7 +19,7 @@ from rmqha.pipeline.address import NetworkAddress, Place, RemoteLog, address_tex
 from rmqha.pipeline.boundaries import start_before
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.network.asking import (
-    NodeFacts,
+    ServedLog,
     ask_brokers,
     ask_consumer_offsets,
     ask_node,
@@ -151,7 +151,7 @@ class Brokers:
             "": [(Place(place.host, address.remoting_port or place.port - 1), place.port) for place in address.nodes]
         }
 
-    def _facts(self, name: str, nodes: Iterable[Asked]) -> tuple[list[NodeFacts], Place]:
+    def _facts(self, name: str, nodes: Iterable[Asked]) -> tuple[list[ServedLog], Place]:
         """What the nodes of a broker say, those that are asked first in front, and the remoting port of the one with
         the lowest id. Raises NoAnswer, OptionError.
         """
@@ -188,7 +188,7 @@ class Brokers:
                 found.append(f"{place} is a remoting port: give the HA port, rmqha://{node.place}{remoting}")
         return found
 
-    def _plan(self, broker: str, facts: list[NodeFacts], known_end: int, needed: int) -> LogPlan:
+    def _plan(self, broker: str, facts: list[ServedLog], known_end: int, needed: int) -> LogPlan:
         """Raises StoreError, OSError."""
         options = self._options
         furthest = max(_end(one, options) for one in facts)
@@ -218,7 +218,7 @@ class Brokers:
         plan = LogPlan(options.path, options.path, tuple(files), 0, chosen.state, options, broker)
         return replace(plan, end=self._end_of(plan, chosen, known_end))
 
-    def _end_of(self, plan: LogPlan, chosen: NodeFacts, known_end: int) -> int:
+    def _end_of(self, plan: LogPlan, chosen: ServedLog, known_end: int) -> int:
         """Where the last whole record ends that may be read. A slave's log may end inside a record."""
         end = _end(chosen, self._options)
         if chosen.state is not None and end == chosen.state.offsets.verified:
@@ -229,7 +229,7 @@ class Brokers:
                 known_end = file.base if hops else start_before(file.split(file.base, end))
         return plan.whole_records(end, known_end)
 
-    def _settled(self, broker: str, chosen: NodeFacts) -> int:
+    def _settled(self, broker: str, chosen: ServedLog) -> int:
         """Up to where the log is so old that no producer waits for it; waits until that is known once.
 
         Only of a node that takes our reports for a replica's this matters.
@@ -269,7 +269,7 @@ def plan_of_split(split: Split, options: Options) -> LogPlan:
     return LogPlan(address, address, files, remote.limit, state_of(remote), options, remote.broker)
 
 
-def _end(facts: NodeFacts, options: Options) -> int:
+def _end(facts: ServedLog, options: Options) -> int:
     """Where a node's log ends for readers: for a node of ours where ``readUpTo`` says."""
     if facts.state is None:
         return facts.limit
@@ -277,7 +277,7 @@ def _end(facts: NodeFacts, options: Options) -> int:
     return min(facts.limit, allowed)
 
 
-def _segments(facts: Iterable[NodeFacts], chosen: NodeFacts) -> Iterable[int]:
+def _segments(facts: Iterable[ServedLog], chosen: ServedLog) -> Iterable[int]:
     """Where the segments start that some node has. A log starts with a segment."""
     return range(min(one.start for one in facts), chosen.limit, chosen.segment_size)
 

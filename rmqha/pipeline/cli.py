@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable_json
-from rmqha.kit.progress import Show, Unit, from_offset, progress
+from rmqha.kit.progress import IBar, OffsetBar, Unit, progress
 from rmqha.kit.times import iso_time, parse_time
 from rmqha.pipeline.sparkerrors import in_one_line, is_of_spark
 from rmqha.settings.confkeys import with_nearest
@@ -263,7 +263,7 @@ def _engine(asked: Asked) -> Iterator["Engine"]:
         spark.stop()
 
 
-def _progress(title: str) -> AbstractContextManager[Show]:
+def _progress(title: str) -> AbstractContextManager[IBar]:
     """Show on stderr how many splits are done."""
     return progress(title, Unit.PARTS)
 
@@ -291,8 +291,9 @@ def verify(asked: Asked) -> None:
         found = verify_log(options, running, shown)
     queues = QueueFindings()
     if is_of_whole_log(options):
-        with progress("queues and index") as show:
-            queues = verify_queues(options, found, from_offset(show, found.min_offset, audited_end(found)))
+        with progress("queues and index") as shown:
+            bar = OffsetBar(shown, found.min_offset, audited_end(found))
+            queues = verify_queues(options, found, bar)
     if asked.as_json:
         _print_json({**verification_as_json(found), **queues.as_json()})
     else:
@@ -707,7 +708,7 @@ def reconcile(asked: Asked, **given: Any) -> None:
     Exit code 1 if messages are missing or have other bodies; 6 if nothing is missing, but not all is consumed.
     """
     from rmqha.pipeline.jobs.entries import By
-    from rmqha.pipeline.jobs.reconcile import Asked as Question
+    from rmqha.pipeline.jobs.reconcile import ToReconcile
     from rmqha.pipeline.jobs.reconcile import reconcile as reconcile_sources
     from rmqha.pipeline.jobs.sendlog import SendLog
 
@@ -717,7 +718,7 @@ def reconcile(asked: Asked, **given: Any) -> None:
         raise Trouble(ExitCode.USAGE, "--group needs --sends")
     ours = _sources(asked, (asked.store, *given["others"]))
     theirs = _sources(asked, given["against"])
-    question = Question(
+    question = ToReconcile(
         found=theirs or ours,
         expected=ours if theirs else (),
         logs=given["sends"],

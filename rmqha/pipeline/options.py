@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from rmqha.kit.times import parse_time
@@ -17,6 +18,7 @@ from rmqha.pipeline.bodyformats import (
     BodyFormat,
     Format,
     body_format,
+    chosen,
     formats_by_topic,
 )
 from rmqha.pipeline.errors import OptionError
@@ -195,26 +197,22 @@ class Options:
         return is_network(self.path)
 
 
-Value = TypeVar("Value")
-Choice = TypeVar("Choice", bound=Enum)
-
-
 def parse_size(text: str) -> int:
     """Parse a number of bytes such as ``4096``, ``64m`` or ``1g``. Raises ValueError."""
-    return _measured(text, SIZE_UNITS, int)
+    return int(_measured(text, SIZE_UNITS))
 
 
 def parse_duration(text: str) -> float:
     """Parse a duration such as ``500ms``, ``10s`` or ``15m``; returns seconds. Raises ValueError."""
-    return _measured(text, DURATION_UNITS, float)
+    return float(_measured(text, DURATION_UNITS))
 
 
-def _measured(text: str, units: Mapping[str, int | float], kind: Callable[[float], Value]) -> Value:
+def _measured(text: str, units: Mapping[str, int | float]) -> int | float:
     match = re.fullmatch(r"\s*(\d+)\s*([a-z]*?)\s*", text.lower())
     unit = units.get(match[2]) if match else None
     if match is None or unit is None:
         raise ValueError(f"it is not a number with one of the units {' '.join(unit for unit in units if unit)}")
-    return kind(int(match[1]) * unit)
+    return int(match[1]) * unit
 
 
 def _positive_size(text: str) -> int:
@@ -287,18 +285,6 @@ def _offset(text: str) -> int | str:
     return int(word)
 
 
-def _choice(choices: type[Choice]) -> Callable[[str], Choice]:
-    known = {choice.value.lower(): choice for choice in choices}
-
-    def parse(text: str) -> Choice:
-        try:
-            return known[text.strip().lower()]
-        except KeyError:
-            raise ValueError(f"it must be one of {', '.join(choice.value for choice in choices)}") from None
-
-    return parse
-
-
 def _local_path(text: str) -> Path:
     """An absolute path, because executors may have another working folder."""
     url = urlsplit(text)
@@ -324,62 +310,66 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _schemas_of_topics(text: str) -> tuple[tuple[str, BodyFormat], ...]:
-    return formats_by_topic(text, _choice(Format))
+class Parser(NamedTuple):
+    """How the text of an option is read, and the field that has the value."""
+
+    field: str
+    parse: Callable[[str], object]
+    """Raises ValueError, re.error."""
 
 
-PARSERS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "path": ("path", _store),
-    "view": ("view", _choice(View)),
-    "columns": ("columns", _words),
-    "properties": ("properties", _choice(Properties)),
-    "startingOffset": ("starting_offset", _offset),
-    "endingOffset": ("ending_offset", _offset),
-    "startingTimestamp": ("starting_timestamp", parse_time),
-    "endingTimestamp": ("ending_timestamp", parse_time),
-    "startingOffsetsByTimestampStrategy": ("timestamp_strategy", _choice(TimestampStrategy)),
-    "readUpTo": ("read_up_to", _choice(ReadUpTo)),
-    "splitBytes": ("split_bytes", _positive_size),
-    "minPartitions": ("min_partitions", _count),
-    "batchBytes": ("batch_bytes", _batch_size),
-    "maxBytesPerTrigger": ("max_bytes_per_trigger", _positive_size),
-    "maxRecordsPerTrigger": ("max_records_per_trigger", _count),
-    "maxFilesPerTrigger": ("max_files_per_trigger", _count),
-    "minBytesPerTrigger": ("min_bytes_per_trigger", parse_size),
-    "maxTriggerDelay": ("max_trigger_delay", parse_duration),
-    "failOnDataLoss": ("fail_on_data_loss", _flag),
-    "verifyBody": ("verify_body", _flag),
-    "bodySchemas": ("body_schemas", _schemas_of_topics),
-    "bodyMaxBytes": ("max_body_bytes", _positive_size),
-    "decompress": ("decompress", _flag),
-    "onCorrupt": ("on_corrupt", _choice(OnCorrupt)),
-    "dropBehind": ("drop_behind", _flag),
-    "boundaries": ("boundaries", _choice(Boundaries)),
-    "pushdown": ("pushdown", _flag),
-    "replica": ("replica", _local_path),
-    "output": ("output", _local_path),
-    "compression": ("compression", _choice(Compression)),
-    "aclFile": ("acl_file", _local_path),
+PARSERS: dict[str, Parser] = {
+    "path": Parser("path", _store),
+    "view": Parser("view", partial(chosen, View)),
+    "columns": Parser("columns", _words),
+    "properties": Parser("properties", partial(chosen, Properties)),
+    "startingOffset": Parser("starting_offset", _offset),
+    "endingOffset": Parser("ending_offset", _offset),
+    "startingTimestamp": Parser("starting_timestamp", parse_time),
+    "endingTimestamp": Parser("ending_timestamp", parse_time),
+    "startingOffsetsByTimestampStrategy": Parser("timestamp_strategy", partial(chosen, TimestampStrategy)),
+    "readUpTo": Parser("read_up_to", partial(chosen, ReadUpTo)),
+    "splitBytes": Parser("split_bytes", _positive_size),
+    "minPartitions": Parser("min_partitions", _count),
+    "batchBytes": Parser("batch_bytes", _batch_size),
+    "maxBytesPerTrigger": Parser("max_bytes_per_trigger", _positive_size),
+    "maxRecordsPerTrigger": Parser("max_records_per_trigger", _count),
+    "maxFilesPerTrigger": Parser("max_files_per_trigger", _count),
+    "minBytesPerTrigger": Parser("min_bytes_per_trigger", parse_size),
+    "maxTriggerDelay": Parser("max_trigger_delay", parse_duration),
+    "failOnDataLoss": Parser("fail_on_data_loss", _flag),
+    "verifyBody": Parser("verify_body", _flag),
+    "bodySchemas": Parser("body_schemas", formats_by_topic),
+    "bodyMaxBytes": Parser("max_body_bytes", _positive_size),
+    "decompress": Parser("decompress", _flag),
+    "onCorrupt": Parser("on_corrupt", partial(chosen, OnCorrupt)),
+    "dropBehind": Parser("drop_behind", _flag),
+    "boundaries": Parser("boundaries", partial(chosen, Boundaries)),
+    "pushdown": Parser("pushdown", _flag),
+    "replica": Parser("replica", _local_path),
+    "output": Parser("output", _local_path),
+    "compression": Parser("compression", partial(chosen, Compression)),
+    "aclFile": Parser("acl_file", _local_path),
 }
-ACCESS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "maxRate": ("max_rate", _positive_size),
-    "nodeTimeout": ("silence_seconds", _seconds),
+ACCESS: dict[str, Parser] = {
+    "maxRate": Parser("max_rate", _positive_size),
+    "nodeTimeout": Parser("silence_seconds", _seconds),
 }
-USES_TLS: dict[str, tuple[str, Callable[[str], object]]] = {"tls": ("tls", _flag)}
-TLS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "tlsCa": ("authorities", str),
-    "tlsCert": ("certificate", str),
-    "tlsKey": ("key", str),
+USES_TLS: dict[str, Parser] = {"tls": Parser("tls", _flag)}
+TLS: dict[str, Parser] = {
+    "tlsCa": Parser("authorities", str),
+    "tlsCert": Parser("certificate", str),
+    "tlsKey": Parser("key", str),
 }
 """Paths on each executor."""
-SELECTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
-    "topic": ("topics", _texts),
-    "topicPattern": ("topic_pattern", _pattern),
-    "queueId": ("queue_ids", _numbers),
-    "tags": ("tags", _texts),
-    "queueOffset": ("queue_offsets", _range(int)),
-    "bornTimestamp": ("born_timestamps", _range(_time)),
-    "storeTimestamp": ("store_timestamps", _range(_time)),
+SELECTIONS: dict[str, Parser] = {
+    "topic": Parser("topics", _texts),
+    "topicPattern": Parser("topic_pattern", _pattern),
+    "queueId": Parser("queue_ids", _numbers),
+    "tags": Parser("tags", _texts),
+    "queueOffset": Parser("queue_offsets", _range(int)),
+    "bornTimestamp": Parser("born_timestamps", _range(_time)),
+    "storeTimestamp": Parser("store_timestamps", _range(_time)),
 }
 BODIES = dict(zip(("bodyFormat", "bodySchema", "bodyDescriptor", "bodyMessage"), KEYS, strict=True))
 """Options that describe bodies, with their names in ``bodyformats``."""
@@ -447,7 +437,7 @@ def _body_format(texts: dict[str, str]) -> BodyFormat | None:
     if "format" not in given:
         raise OptionError(f"bodyFormat is not given: it must be one of {', '.join(one.value for one in Format)}")
     try:
-        return body_format(given, _choice(Format))
+        return body_format(given)
     except ValueError as error:
         said = " ".join(f"{option}={given[key][:100]}" for option, key in BODIES.items() if key in given)
         raise OptionError(f"{said}: {error}") from error
@@ -459,20 +449,20 @@ def _access(texts: dict[str, str]) -> Access:
     files = _parsed(texts, TLS)
     if files and uses_tls is False:
         raise OptionError(
-            f"tls=false: {', '.join(name for name, (field, _) in TLS.items() if field in files)} need TLS"
+            f"tls=false: {', '.join(name for name, parser in TLS.items() if parser.field in files)} need TLS"
         )
     tls = TLSPaths(**files) if files or uses_tls else None  # type: ignore[arg-type]  # as above
     return Access(tls=tls, **_parsed(texts, ACCESS))  # type: ignore[arg-type]  # as above
 
 
-def _parsed(texts: dict[str, str], parsers: Mapping[str, tuple[str, Callable[[str], object]]]) -> dict[str, object]:
+def _parsed(texts: dict[str, str], parsers: Mapping[str, Parser]) -> dict[str, object]:
     values = {}
-    for option, (name, parse) in parsers.items():
+    for option, parser in parsers.items():
         text = texts.pop(option.lower(), None)
         if text is None:
             continue
         try:
-            values[name] = parse(text)
+            values[parser.field] = parser.parse(text)
         except (ValueError, re.error) as error:
             raise OptionError(f"{option}={text}: {error}") from error
     return values

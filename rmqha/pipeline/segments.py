@@ -33,13 +33,12 @@ def read_records(
     skipped: Skipped | None = None,
     drop_behind: bool = False,
     passed: Callable[[Bytes], None] | None = None,
-    segment: Segment | None = None,
 ) -> Iterator[Records]:
-    """As ``store.log.records.read_records``. ``segment`` is the split's, if it is open already; it stays open.
+    """As ``store.log.records.read_records``, from the split's segment.
 
     Raises the same, and DataLossError if the file is missing.
     """
-    with open_segment(split.path, split.base) if segment is None else nullcontext(segment) as opened:
+    with open_segment(split.path, split.base) as opened:
         yield from of_segment.read_records(opened, split, batch_bytes, verify_body, skipped, drop_behind, passed)
 
 
@@ -52,12 +51,13 @@ def read_selected(split: Split, options: Options, segment: Segment | None = None
 
     skipped = log_skipped if options.on_corrupt is OnCorrupt.SKIP else None
     try:
-        for records in read_records(
-            split, options.batch_bytes, options.verify_body, skipped, options.drop_behind, segment=segment
-        ):
-            wanted = select(records, options.selection)
-            if len(wanted):
-                yield wanted
+        with open_segment(split.path, split.base) if segment is None else nullcontext(segment) as opened:
+            for records in of_segment.read_records(
+                opened, split, options.batch_bytes, options.verify_body, skipped, options.drop_behind
+            ):
+                wanted = select(records, options.selection)
+                if len(wanted):
+                    yield wanted
     except DataLossError as error:
         if options.fail_on_data_loss:
             raise

@@ -3,6 +3,7 @@
 In reading order:
 
 - ``protocol``: the protocol: requests and answers, from either end.
+- ``calls``: the requests that this end sends, and their answers.
 - ``rights``: what the peer of a connection may do.
 - ``client``: a connection that is kept open, and reconnected when it is lost.
 - ``header``: reads a request's header fields.

@@ -8,7 +8,8 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from rmqha.kit.connecting import Reconnecting
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processors, RemotingError, RemotingFactory, RemotingProtocol
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.protocol import Processors, RemotingError, RemotingFactory, RemotingProtocol
 from rmqha.wire.command import RemotingCommand
 
 FIRST_RETRY_SECONDS = 0.5
@@ -35,7 +36,7 @@ class RemotingClient:
             RemotingFactory(processors or {}, clock),
             retryPolicy=backoffPolicy(FIRST_RETRY_SECONDS, longest_retry_seconds),
             clock=clock,
-            prepareConnection=connected,  # type: ignore[arg-type]  # our factory builds no other protocols
+            prepareConnection=lambda proxy: connected(proxy.itself),  # type: ignore[attr-defined]  # a RemotingProtocol's
         )
 
     def start(self) -> None:

@@ -14,12 +14,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
-from itertools import count
 from struct import Struct
 from typing import Any, NamedTuple
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import (
     IAddress,
     IDelayedCall,
@@ -33,7 +31,7 @@ from twisted.logger import Logger
 from twisted.protocols.basic import Int32StringReceiver
 from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
-from zope.interface import implementer
+from zope.interface import Interface, implementer
 
 from rmqha.ha.admission.limits import ConnectRates
 from rmqha.kit.connecting import connect_protocol
@@ -41,14 +39,14 @@ from rmqha.kit.events import Event
 from rmqha.kit.sending import send_at_once
 from rmqha.net.tls.gate import looks_like_tls
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, Calls, ISender
+from rmqha.remoting.calls import RemotingError as RemotingError  # what ``call`` fails with is part of this module
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.rights import ALL_RIGHTS, Rights
-from rmqha.remoting.turns import COST_OF_LONG_REQUEST, Pace, Turns
+from rmqha.remoting.turns import COST_OF_LONG_REQUEST, ReadPace, Turns
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     HEADER_LENGTH,
-    ONEWAY_FLAG,
-    OUR_VERSION,
     RESPONSE_FLAG,
     TOTAL_LENGTH_BYTES,
     CommandError,
@@ -62,8 +60,6 @@ from rmqha.wire.command import (
 )
 
 SERVER_CHANNEL_MAX_IDLE_SECONDS = 120
-CALL_TIMEOUT_SECONDS = 3.0
-MAX_OPAQUE = 2**31 - 1
 SMALL_ANSWER_BYTES = 4 * 1024
 """Answers up to this size do not count among the bytes of a turn: the number of requests limits them."""
 PIECE_BYTES = 64 * 1024
@@ -110,6 +106,14 @@ class RemotingLimits:
     connects_at_once: int = 2000
     connects_per_second: int = 200
 
+    def body_refusal(self, code: int, body_bytes: int) -> RemotingCommand | None:
+        """The answer to a request with a body of this length if that is too long, else None."""
+        limit = self.bodies.get(code, self.body)
+        if body_bytes <= limit.bytes:
+            return None
+        remark = f"the body has {body_bytes} bytes; request {code} allows at most {limit.bytes}"
+        return RemotingCommand(limit.code, remark=remark)
+
 
 DEFAULT_LIMITS = RemotingLimits()
 RATES_LINE_SECONDS = 60.0
@@ -127,51 +131,12 @@ class HoldUp(Enum):
     LONG_REQUEST = "one of its requests takes several turns"
 
 
-class RemotingError(Exception):
-    """A call was answered with an error, or will not be answered. ``answer`` is the answer, or None."""
-
-    def __init__(self, message: str, answer: RemotingCommand | None = None) -> None:
-        super().__init__(message)
-        self.answer = answer
-
-
 class RequestRefused(Exception):
     """A processor raises this to answer with a code other than success."""
 
     def __init__(self, code: int, remark: str, ext_fields: Mapping[str, str] | None = None) -> None:
         super().__init__(remark)
         self.answer = RemotingCommand(code, remark=remark, ext_fields=ext_fields or {})
-
-
-ACL_EXCEPTION = "AclException: "
-
-
-GIVE_ACCOUNT = "give an account with --acl-file, or a node with aclFile"
-CHECK_KEYS = "check accessKey and secretKey in the file of --acl-file or aclFile"
-ADVICE_OF_5 = {
-    "username cannot be null": f"the broker has authenticationEnabled=true: {GIVE_ACCOUNT}",
-    "check signature failed": CHECK_KEYS,
-}
-"""What to do if ACL 2.0 of RocketMQ 5.x refuses with these words."""
-
-
-def with_remedy(remark: str | None) -> str:
-    """The remark of a refusal. If access control is the reason, the text also says what to do."""
-    text = str(remark)
-    for words, advice in ADVICE_OF_5.items():
-        if words in text:
-            return f"{text} ({advice}; docs/acl.md)"
-    before, exception, reason = text.partition(ACL_EXCEPTION)
-    if not exception:
-        return text
-    reason = reason.partition(", org.apache.")[0]  # Java adds a line of its source
-    if reason.startswith("No accessKey"):
-        advice = f"the broker has aclEnable=true: {GIVE_ACCOUNT}"
-    elif reason.startswith(("No acl config", "Check signature")):
-        advice = CHECK_KEYS
-    else:
-        advice = "the account may not do this"
-    return f"{before}{exception}{reason} ({advice}; docs/acl.md)"
 
 
 OVERLOAD = "[OVERLOAD]system busy, start flow control for a while"
@@ -216,7 +181,14 @@ Answers = AnswersNow | Deferred[AnswersNow]
 """Immediate or later answers to several requests."""
 
 
-@implementer(IPushProducer)
+class IConnectionObserver(Interface):
+    """Learns that a connection has ended."""
+
+    def connection_closed(connection: "RemotingProtocol") -> None:
+        """This connection has ended. Called once for each."""
+
+
+@implementer(IPushProducer, ISender)
 class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     """One connection. ``processors`` answer its requests. ``call`` sends a request, ``push`` one without an answer.
 
@@ -242,10 +214,8 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         """Gives turns to long work."""
         self.rights: Rights = ALL_RIGHTS
         """What the peer may do, by the account of its latest request."""
-        self._sign: Sign | None = None
-        self._opaque = count(1)
-        self._calls: dict[int, Deferred[RemotingCommand]] = {}
-        self._closed_listeners: list[Callable[[], None]] = []
+        self._calls = Calls(self, clock)
+        self._observers: list[IConnectionObserver] = []
         self._heard = False
         self._received = Pieces()
         self._wanted = 0
@@ -265,9 +235,14 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._peer_host: tuple[str, int] | None = None
         self.is_open = False
 
+    @property
+    def itself(self) -> "RemotingProtocol":
+        """The connection itself: Twisted's ClientService prepares a proxy of it, which is another object."""
+        return self
+
     def sign_with(self, sign: Sign) -> None:
         """Sign all requests that this end sends."""
-        self._sign = sign
+        self._calls.sign = sign
 
     def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
         return self._clock.callLater(period, func)
@@ -297,9 +272,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         address = self.transport.getHost() if self.transport is not None else None
         return getattr(address, "host", "127.0.0.1")
 
-    def on_closed(self, closed: Callable[[], None]) -> None:
-        """Call ``closed`` when this connection ends."""
-        self._closed_listeners.append(closed)
+    def on_closed(self, observer: IConnectionObserver) -> None:
+        """Tell the observer when this connection ends."""
+        self._observers.append(observer)
 
     @property
     def received_bytes(self) -> int:
@@ -333,7 +308,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._keep_pace(self.turns.refused_bodies, skipped)
         return data[skipped:]
 
-    def _keep_pace(self, pace: Pace, size: int) -> None:
+    def _keep_pace(self, pace: ReadPace, size: int) -> None:
         """A piece of a large frame was read. Read the next one when it is this connection's turn."""
         waiting = None if HoldUp.OTHERS_PIECES in self._hold_ups else pace.take(size)
         if waiting is not None:
@@ -408,20 +383,12 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             return True
         if command.is_response:
             return False
-        refusal = self._body_refusal(command.code, body_bytes)
+        refusal = self._limits.body_refusal(command.code, body_bytes)
         if refusal is None:
             return False
         self._heard = True
         self._answer(refusal, command)
         return True
-
-    def _body_refusal(self, code: int, body_bytes: int) -> RemotingCommand | None:
-        """The answer to a request with a body of this length if that is too long, else None."""
-        limit = self._limits.bodies.get(code, self._limits.body)
-        if body_bytes <= limit.bytes:
-            return None
-        remark = f"the body has {body_bytes} bytes; request {code} allows at most {limit.bytes}"
-        return RemotingCommand(limit.code, remark=remark)
 
     def _close_for(self, reason: str) -> None:
         self._log.warn("closing {peer}: {reason}", event=Event.PEER_BROKE_PROTOCOL, peer=self._peer(), reason=reason)
@@ -440,7 +407,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._close_for(str(error))
             return
         if command.flag & RESPONSE_FLAG:
-            self._answered(command)
+            self._calls.answered(command)
         else:
             self._process(command)
 
@@ -449,7 +416,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if looks_like_tls(length.to_bytes(4, "big")):
             what = "it uses TLS, but this connection does not: perhaps the address must be tls:HOST:PORT"
         self._log.warn("closing {peer}: {what}", event=Event.PEER_BROKE_PROTOCOL, peer=self._peer(), what=what)
-        self._fail_calls(what)
+        self._calls.fail(what)
         self.hang_up()
 
     def _peer(self) -> str:
@@ -480,7 +447,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if self._requests_in_progress + len(self._prepared) >= self._limits.requests_in_progress:
             self._answer(RemotingCommand(ResponseCode.SYSTEM_BUSY, remark=OVERLOAD), request)
             return
-        refusal = self._body_refusal(request.code, len(request.body))
+        refusal = self._limits.body_refusal(request.code, len(request.body))
         if refusal is not None:
             self._answer(refusal, request)
             return
@@ -600,7 +567,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if request.is_oneway or not self.is_open:
             return
         try:
-            self._send(answer_to(request, answer))
+            self.send(answer_to(request, answer))
             if len(answer.body) > SMALL_ANSWER_BYTES:
                 self.turns.answered(len(answer.body))
         except CommandError as error:
@@ -610,10 +577,10 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 code=request.code,
                 error=str(error),
             )
-            self._send(answer_to(request, RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=str(error))))
+            self.send(answer_to(request, RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=str(error))))
 
-    def _send(self, command: RemotingCommand) -> None:
-        """Raises CommandError."""
+    def send(self, command: RemotingCommand) -> None:
+        """Send a request or an answer. Raises CommandError if it does not fit a frame."""
         self._write(encode_head(command), command.body)
 
     def _write(self, head: bytes, body: bytes, at_once: bool = False) -> None:
@@ -643,17 +610,6 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 self._unwritten.appendleft(first[WRITTEN_AT_ONCE:])
             self.transport.write(bytes(first[:WRITTEN_AT_ONCE]))
 
-    def _answered(self, answer: RemotingCommand) -> None:
-        waiting = self._calls.pop(answer.opaque, None)
-        if waiting is None:
-            self._log.debug(
-                "an answer without a waiting call, opaque {opaque}", event=Event.ANSWER_UNEXPECTED, opaque=answer.opaque
-            )
-        elif answer.code != ResponseCode.SUCCESS:
-            waiting.errback(RemotingError(f"code {answer.code}: {with_remedy(answer.remark)}", answer))
-        else:
-            waiting.callback(answer)
-
     def call(
         self,
         code: int,
@@ -662,41 +618,14 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         timeout: float = CALL_TIMEOUT_SECONDS,
     ) -> Deferred[RemotingCommand]:
         """Send a request. Fires with the answer, or fails with RemotingError, or TimeoutError after ``timeout`` s."""
-        opaque = self._next_opaque()
-
-        def forget(_: object) -> None:
-            self._calls.pop(opaque, None)
-
-        answer: Deferred[RemotingCommand] = Deferred(forget)
         if not self.is_open:
-            answer.errback(RemotingError("the connection is gone"))
-            return answer
-        self._calls[opaque] = answer
-        try:
-            self._send(RemotingCommand(code, opaque, ext_fields=self._signed(ext_fields or {}, body), body=body))
-        except CommandError as error:
-            del self._calls[opaque]
-            answer.errback(RemotingError(str(error)))
-            return answer
-        return answer.addTimeout(timeout, self._clock)
-
-    def _next_opaque(self) -> int:
-        return next(self._opaque) & MAX_OPAQUE
+            return fail(RemotingError("the connection is gone"))
+        return self._calls.call(code, ext_fields or {}, body, timeout)
 
     def push(self, code: int, ext_fields: Mapping[str, str] | None = None, body: bytes = b"") -> None:
         """Send a one-way request, which has no answer. Raises CommandError if it does not fit a frame."""
         if self.is_open:
-            fields = self._signed(ext_fields or {}, body)
-            self._send(RemotingCommand(code, self._next_opaque(), ONEWAY_FLAG, None, fields, body))
-
-    def _signed(self, ext_fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
-        """The header fields of a request, with a signature if this connection has one. Raises CommandError."""
-        if self._sign is None:
-            return ext_fields
-        try:
-            return self._sign(ext_fields, body, OUR_VERSION)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise CommandError(f"a request cannot be signed: {error}") from error
+            self._calls.push(code, ext_fields or {}, body)
 
     def pauseProducing(self) -> None:
         self._is_transport_full = True
@@ -741,15 +670,10 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._unwritten.clear()
         self._budget.forget(self)
         hint = "" if self._heard else "; it sent nothing: perhaps its port uses TLS (tls:HOST:PORT)"
-        self._fail_calls(f"the connection is gone: {reason.getErrorMessage()}{hint}")
-        listeners, self._closed_listeners = self._closed_listeners, []
-        for closed in listeners:
-            closed()
-
-    def _fail_calls(self, reason: str) -> None:
-        calls, self._calls = self._calls, {}
-        for waiting in calls.values():
-            waiting.errback(RemotingError(reason))
+        self._calls.fail(f"the connection is gone: {reason.getErrorMessage()}{hint}")
+        observers, self._observers = self._observers, []
+        for observer in observers:
+            observer.connection_closed(self)
 
 
 class Pieces:
@@ -782,6 +706,7 @@ def _size_of(requests: Sequence[RemotingCommand]) -> int:
     return sum(len(request.body) + sum(map(len, request.ext_fields.values())) for request in requests)
 
 
+@implementer(IConnectionObserver)
 class RemotingFactory(Factory[RemotingProtocol]):
     """Builds connections that answer by ``processors``, up to the number in ``limits``, within one budget.
 
@@ -836,8 +761,11 @@ class RemotingFactory(Factory[RemotingProtocol]):
             return None
         protocol = RemotingProtocol(self._processors, self._clock, self._limits, self._budget, self._turns)
         self._open.add(protocol)
-        protocol.on_closed(partial(self._open.discard, protocol))
+        protocol.on_closed(self)
         return protocol
+
+    def connection_closed(self, connection: RemotingProtocol) -> None:
+        self._open.discard(connection)
 
     def _tell_of_rates(self, host: str) -> None:
         """Log it, for all addresses together once in a while."""

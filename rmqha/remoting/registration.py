@@ -1,14 +1,13 @@
 """The body of REGISTER_BROKER, in its three forms (spec/remoting.md 2.22)."""
 
 import zlib
-from collections.abc import Awaitable, Callable
 from struct import Struct
 from struct import error as StructError
 from typing import Any
 
 from rmqha.kit.steps import Steps, at_once
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable, TopicFilterType
-from rmqha.wire.fastjson import Document, dumps_compact, dumps_strict_by_rows, loads_lenient, loads_table_in_steps
+from rmqha.wire.fastjson import Document, dumping_strict, dumps_compact, loads_lenient, loads_table_in_steps
 
 FIRST_VERSION_WITH_BODY = 37
 """Older brokers, and those that do not give a version, send only their topics."""
@@ -27,9 +26,10 @@ def encode_body(table: TopicConfigTable) -> bytes:
     return dumps_compact({"filterServerList": [], "topicConfigSerializeWrapper": table.to_json()})
 
 
-async def encode_body_in_turns(table: Document, take_turns: Callable[[], Awaitable[None]]) -> bytes:
-    """As ``encode_body``, but from a table's document, and in turns."""
-    return b'{"filterServerList":[],"topicConfigSerializeWrapper":%s}' % await dumps_strict_by_rows(table, take_turns)
+def encoding_body(table: Document) -> Steps[bytes]:
+    """As ``encode_body``, but from a table's document, and in steps."""
+    topics = yield from dumping_strict(table)
+    return b'{"filterServerList":[],"topicConfigSerializeWrapper":%s}' % topics
 
 
 def body_crc32(body: bytes) -> int:

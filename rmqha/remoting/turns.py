@@ -32,7 +32,7 @@ REFUSED_BYTES_SECONDS = 0.005
 """The bodies of refused requests are skipped, for all connections together, at 100 MiB/s."""
 
 
-class Pace:
+class ReadPace:
     """Allows ``at_once`` bytes to be read in each period of ``seconds``. Later reads wait, in their order.
 
     The last read of a period may exceed its limit.
@@ -78,9 +78,9 @@ class Turns:
         self._call: IDelayedCall | None = None
         self._taken = 0
         self._answer_bytes = 0
-        self.large_frames = Pace(clock, LARGE_FRAME_BYTES_PER_TURN)
+        self.large_frames = ReadPace(clock, LARGE_FRAME_BYTES_PER_TURN)
         """The pace of large frames for which memory is reserved."""
-        self.refused_bodies = Pace(clock, REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS)
+        self.refused_bodies = ReadPace(clock, REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS)
         """The pace of skipped bodies."""
 
     @property

@@ -5,6 +5,7 @@ In reading order:
 - ``errors``: what can be wrong with a store.
 - ``interfaces``: the commit log as replication sees it, on a disk or in memory.
 - ``smallfiles``: reads and replaces our small JSON files.
+- ``nodefacts``: how a fact of a node is written and shown.
 - ``nodestate``: the folder ``rmqha``: our own small files, state.json among them.
 - ``keptsettings``: settings that were changed while the node ran.
 - ``epochs``: which node wrote the log from where on, and whether the store was promoted.
@@ -15,6 +16,7 @@ In reading order:
 - ``put``: the put path: checks, encoding, appending.
 - ``putfigures``: how many puts had which result, and how long they took.
 - ``putwaits``: what a put waits for before it is answered.
+- ``storeputs``: the puts of an open store.
 - ``readlimit``: where reads end, and who waits for that to change.
 - ``reading``: reads messages by queue offset, key, id and time.
 - ``retention``: deletes old segments.

@@ -1,7 +1,7 @@
 """The facade: opens a store, owns it while a node runs, and closes it so that the next start is quick.
 
-A store opens in this order: lock, segments, checkpoint, recovery, ``abort`` file, queues and index. It closes in the
-reverse order.
+A store opens in this order: lock, segments, checkpoint, recovery, queues and index, which begin with the ``abort`` file
+before they are changed. It closes in the reverse order.
 """
 
 import errno
@@ -37,7 +37,7 @@ from rmqha.store.derived.replacing import (
     retire_derived,
 )
 from rmqha.store.dledger import check_no_dledger
-from rmqha.store.errors import StoreError, is_disk_full
+from rmqha.store.errors import StoreError
 from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE, CUT_FOLDER, LOCK_FILE, examine_store, open_log
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.log.commitlog import CommitLog
@@ -54,17 +54,18 @@ from rmqha.store.log.recovery import (
     log_pieces,
     settle,
 )
-from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
+from rmqha.store.message import Message, MessageBatch, PutMessageResult
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
-from rmqha.store.put import Appender, PreparedBatch, PutRefused
+from rmqha.store.put import Appender, PreparedBatch
 from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication, RightToLead
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
 from rmqha.store.restarts import Restarts, read_restarts
 from rmqha.store.setback import CutEnd, move_snapshots_aside, queues_on_disk, set_back, set_progress_aside
+from rmqha.store.storeputs import PutPhase, StorePuts
 from rmqha.wire.layout import BLANK_HEADER
 from rmqha.wire.record import Record, RecordError, peek_size
 from rmqha.wire.scanned import Scan
@@ -114,24 +115,27 @@ class MessageStore:
         check_no_dledger(self.root)
         self._lock_file = disk.lock(self.root / LOCK_FILE)
         try:
-            self._check_log(may_cut)
-            self._open()
-        except BaseException as error:  # of any kind: release the lock, then raise it again
-            is_expected = isinstance(error, OpeningStopped | LogDamaged) or build_derived is not None
-            if is_expected and hasattr(self, "node_state") and disk.exists(state_path(self.root)):
-                self.node_state.write(self.root, disk)
+            known = NodeState.read(self.root, self.disk)
+            self.node_state = known or NodeState.new()
+            try:
+                self._check_log(known, may_cut)
+                self._open()
+            except BaseException as error:  # of any kind: state.json says again what it said
+                is_expected = isinstance(error, OpeningStopped | LogDamaged) or build_derived is not None
+                if is_expected and disk.exists(state_path(self.root)):
+                    self.node_state.write(self.root, disk)
+                raise
+        except BaseException:  # of any kind: release the lock, then raise it again
             self._lock_file.release()
             raise
         finally:
             self._opening = Opening()  # the opening is over: its owner can no longer stop what follows
 
-    def _check_log(self, may_cut: MayCut) -> None:
-        """Examine the log as recovery will. Changes no byte of it.
+    def _check_log(self, known: NodeState | None, may_cut: MayCut) -> None:
+        """Examine the log as recovery will. Changes no byte of it. ``known`` is what state.json said, if there was one.
 
         Raises LogDamaged, StoreError, OSError, OpeningStopped.
         """
-        known = NodeState.read(self.root, self.disk)
-        self.node_state = known or NodeState.new()
         if self._is_a_nodes:
             self.node_state = replace(self.node_state, dispatched=0)  # it may make queues again
         if known is not None:  # we write no state into a store that is refused
@@ -158,10 +162,7 @@ class MessageStore:
         """
         self.clamped = 0
         """How many offsets of groups were past the end of their queues, and were set back."""
-        self.disk_full = False
-        self._refused_at: int | None = None
         self._flusher: Flusher | None = None
-        self._put_waits: PutWaits | None = None
         self._failed: Callable[[Failure], None] | None = None
         self._run_in_thread: RunInThread = execute
         self._removing: Deferred[None] = succeed(None)
@@ -174,16 +175,10 @@ class MessageStore:
         self._found_restart: Callable[[DispatchRequest], None] = lambda request: None
         if is_slaves:
             self._found_restart = self.restarts.add
-        self._takes_puts = self._broken = False
-        self.leadership: RightToLead | None = None
-        """Asked before each append and each answer, with automatic failover."""
         self.read_limit: ReadLimit | None = None
         """Where reads end, if ``readUpTo=confirmed``: see ``limit_reads``."""
         self._limit_file: LimitFile | None = None
-        self._seconds: Callable[[], float] = time.monotonic
-        self.put_figures = PutFigures(self._seconds)
-        self.disk.touch(self.root / ABORT_FILE)  # before the queues: a death from here on is an unclean stop
-        self.disk.sync_folder(self.root)
+        self.put_figures = PutFigures(time.monotonic)
         if remove_staging(self.root, self.disk):
             self._log.info(
                 "removed the unused queues and index of a rebuild or reseed that was killed",
@@ -197,23 +192,33 @@ class MessageStore:
         try:
             self.settings = noted_sizes(self.root, self.settings, self.disk)
             recovery = self.recovery if self._build_derived is None else self._build(self._build_derived)
-            self._open_derived(recovery)
-            is_whole = self.recovery.clean_stop and self.recovery.damage is None
-            if not is_slaves and not is_whole:  # groups may have read what the log has lost; a slave's master has them
-                self.clamped = clamp_groups(self.root / CONFIG_FOLDER, self.derived.queue_offsets(), self.disk)
-            self.commit_log.begun = self._log_begun
-            if self.derived.shows_sizes:
-                forget_sizes(self.root, self.disk)
+            self.derived = self._new_derived(recovery)
         except OpeningStopped:
-            self._stop_opening()
+            self._stop_opening(is_clean=self.recovery.clean_stop)
             raise
+        try:
+            self._serve_derived()
+        except OpeningStopped:
+            self.commit_log.sync()
+            self._flush_derived()
+            self.derived.settle()
+            self.derived.close()
+            self._stop_opening(is_clean=True)
+            raise
+        self.puts = StorePuts(self.commit_log, self._new_appender(), self.put_figures, self._log_broke)
+        is_whole = self.recovery.clean_stop and self.recovery.damage is None
+        if not is_slaves and not is_whole:  # groups may have read what the log has lost; a slave's master has them
+            self.clamped = clamp_groups(self.root / CONFIG_FOLDER, self.derived.queue_offsets(), self.disk)
+        self.commit_log.begun = self._log_begun
+        if self.derived.shows_sizes:
+            forget_sizes(self.root, self.disk)
 
     def _build(self, build_derived: BuildDerived) -> Recovery:
         """Have queues and index built again. Returns a recovery after a clean stop: that is how they are opened."""
         try:
             build_derived(self.commit_log, self.settings)
         except BaseException:  # of any kind: close the store, then raise it again
-            self._stop_opening()
+            self._stop_opening(is_clean=self.recovery.clean_stop)
             raise
         end = self.commit_log.verified_offset
         return Recovery(True, self.commit_log.min_offset, checked_from=end, end=end, messages=0)
@@ -222,35 +227,39 @@ class MessageStore:
         """Write the phase of opening to state.json. All else stays as the last run left it. Raises OSError."""
         replace(self.node_state, state=phase.name).write(self.root, self.disk)
 
-    def _stop_opening(self) -> None:
-        """Close a store whose opening was stopped, and keep what was dispatched so far.
+    def _stop_opening(self, is_clean: bool) -> None:
+        """Close the log of a store whose opening was stopped.
 
         The stop counts as clean if queues and index were open, or if the stop before it was clean.
         """
-        if hasattr(self, "derived"):
-            self.derived.dispatcher.write_pending()
-            self.commit_log.sync()
-            self.disk.sync_all([*self.take_unflushed(), *self.take_notes()])
-            self.derived.settle()
-            self.derived.close()
-        if hasattr(self, "derived") or self.recovery.clean_stop:
+        if is_clean:
             self.disk.remove(self.root / ABORT_FILE, missing_ok=True)
         self.disk.sync_folder(self.root)
         self.commit_log.close()
 
-    def _open_derived(self, recovery: Recovery) -> None:
-        log = self.commit_log
-        self.derived = Derived(self.root, self.settings, log, recovery, self._opening.check)
+    def _new_derived(self, recovery: Recovery) -> Derived:
+        """Open queues and index."""
+        derived = Derived(self.root, self.settings, self.commit_log, recovery, self._opening.check)
         for message_arrived in self._arrival_listeners:
-            self.derived.dispatcher.subscribe(message_arrived)
-        self.derived.dispatcher.found_restart = self._found_restart
+            derived.dispatcher.subscribe(message_arrived)
+        derived.dispatcher.found_restart = self._found_restart
+        return derived
+
+    def _serve_derived(self) -> None:
+        """Read with the queues and the index that are open now. A master's have all of the log then."""
+        log = self.commit_log
 
         def reached(offset: int) -> None:
             self._opening.reached(OpeningPhase.DISPATCHING, offset, log.verified_offset)
 
         if not self.is_slave:  # puts need each queue's end; a slave takes no puts
             self.derived.dispatcher.catch_up(reached)
-        self.appender = Appender(
+        self.reader = MessageReader(log, self.derived.queues, self.derived.index, self.settings, self.is_slave)
+        self.reader.limit = self.read_limit
+
+    def _new_appender(self) -> Appender:
+        """What puts into the queues that are open now."""
+        return Appender(
             self.commit_log,
             self.derived.queue_offsets(),
             self.settings.message_delay_level,
@@ -258,10 +267,14 @@ class MessageStore:
             self._now_ms,
             self.derived.dispatcher.notes,
         )
-        self.reader = MessageReader(
-            self.commit_log, self.derived.queues, self.derived.index, self.settings, self.is_slave
-        )
-        self.reader.limit = self.read_limit
+
+    def _open_derived_again(self, recovery: Recovery) -> None:
+        """Open queues and index, which were closed, and go on with them."""
+        self.derived = self._new_derived(recovery)
+        self._serve_derived()
+        self.puts.appender = self._new_appender()
+        if self._dispatching is not None:
+            self._dispatching()
 
     def _recover(self) -> Recovery:
         checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk)
@@ -365,35 +378,27 @@ class MessageStore:
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
     ) -> Flusher:
         """Start flushing as configured. ``failed`` is called with the first failure. No flush follows it."""
-        self.put_figures.seconds = self._seconds = clock.seconds
-        waits = self._put_waits = PutWaits(
-            self.settings, clock, lambda: flusher.flush(), self.put_figures, self._still_leads
-        )
-
-        def fail_once(failure: Failure) -> None:
-            if not self._broken:
-                self._broken = True
-                waits.give_up()
-                failed(failure)
-
-        flusher = Flusher(
-            self.commit_log,
-            self.settings,
-            clock,
-            run_in_thread,
-            CheckpointFile(self.root / CHECKPOINT_FILE, derived=self),
-            fail_once,
-        )
+        self.put_figures.seconds = clock.seconds
+        waits = PutWaits(self.settings, clock, lambda: flusher.flush(), self.put_figures, self.puts.still_leads)
+        checkpoint = CheckpointFile(self.root / CHECKPOINT_FILE, derived=self)
+        flusher = Flusher(self.commit_log, self.settings, clock, run_in_thread, checkpoint, self._log_broke)
         flusher.start()
-        self._flusher, self._failed, self._takes_puts = flusher, fail_once, not self.is_slave
-        self._run_in_thread = run_in_thread
+        self._flusher, self._failed, self._run_in_thread = flusher, failed, run_in_thread
+        self.puts.begin(waits, are_taken=not self.is_slave)
         flusher.subscribe(lambda: waits.flushed(self.commit_log.flushed_offset))
         return flusher
 
+    def _log_broke(self, failure: Failure) -> None:
+        """The log cannot be written, or not flushed."""
+        assert self._failed is not None, "puts are taken only while flushing"
+        if self.puts.broke():
+            self.puts.give_up()
+            self._failed(failure)
+
     def replicate_by(self, replication: Replication) -> None:
         """Let puts wait for replicas too, from now on. Call ``start_flushing`` first."""
-        assert self._put_waits is not None, "puts are taken only while flushing"
-        self._put_waits.replication = replication
+        assert self.puts.waits is not None, "puts are taken only while flushing"
+        self.puts.waits.replication = replication
         self.put_figures.one_in = 1
 
     def _kept_limit(self) -> int | None:
@@ -429,7 +434,7 @@ class MessageStore:
             self._limit_file.write(offset)
         except OSError:
             if self._failed is not None:
-                self._failed(Failure())
+                self._log_broke(Failure())
 
     def lift_read_limit(self) -> None:
         """Let reads end at the log's end again: an operator wants it, although a failover may take messages back.
@@ -460,7 +465,7 @@ class MessageStore:
 
     def close_topic(self, topic: str) -> int:
         """Take no more messages of a topic that is being deleted. Returns the end of the log, which is its mark."""
-        self.appender.closed_topics.add(topic)
+        self.puts.appender.closed_topics.add(topic)
         return self.commit_log.max_offset
 
     def setting_deleted(self, deleted: DeletedTopicTable) -> Steps[None]:
@@ -480,8 +485,8 @@ class MessageStore:
             yield
             if self.derived is not derived:
                 return
-        for topic in self.appender.closed_topics & deleted.marks.keys():
-            self.appender.start_again(topic)
+        for topic in self.puts.appender.closed_topics & deleted.marks.keys():
+            self.puts.appender.start_again(topic)
         if retired is not None:
             self._remove(retired)
 
@@ -529,19 +534,19 @@ class MessageStore:
 
     def put_message(self, message: Message) -> Deferred[PutMessageResult]:
         """Store one message. Fires when it is stored, flushed and replicated as the settings and the message ask."""
-        return self._put(lambda: self.appender.append(message), message.is_wait_store_msg_ok)
+        return self.puts.put_message(message)
 
     def put_messages(self, batch: MessageBatch) -> Deferred[PutMessageResult]:
         """Store all messages of a batch or none. Fires as ``put_message`` does."""
-        return self._put(lambda: self.appender.append_batch(batch), batch.is_wait_store_msg_ok)
+        return self.puts.put_messages(batch)
 
     def prepare_messages(self, batch: MessageBatch) -> Steps[PreparedBatch]:
         """The first half of ``put_messages``, in steps. Raises PutRefused."""
-        return self.appender.prepare_batch(batch)
+        return self.puts.appender.prepare_batch(batch)
 
     def put_prepared(self, prepared: PreparedBatch) -> Deferred[PutMessageResult]:
         """The second half of ``put_messages``. Fires as ``put_message`` does."""
-        return self._put(lambda: self.appender.append_prepared(prepared), prepared.batch.is_wait_store_msg_ok)
+        return self.puts.put_prepared(prepared)
 
     def put_together(
         self, messages: Sequence[Message]
@@ -551,70 +556,7 @@ class MessageStore:
         Returns the results at once if there is nothing to wait for, else when all are flushed and replicated. So the
         messages wait for the last of them: they are sent to slaves together anyway.
         """
-        figures = self.put_figures
-        timed = figures.timed_of(len(messages))
-        started = self._seconds() if timed else None
-        refusal = self._refusal(waits=True)
-        if refusal is not None:
-            return figures.answered_all([PutMessageResult(refusal)] * len(messages), None, 0)
-        assert self._put_waits is not None, "puts are taken only while flushing"
-        return self._put_waits.answer_all(self._append_all(messages), started, timed)
-
-    def _append_all(self, messages: Sequence[Message]) -> list[AppendMessageResult | PutMessageResult]:
-        """Append messages with few writes. What the disk refuses together may fit one by one."""
-        results: list[AppendMessageResult | PutMessageResult] = []
-        together = True
-        while len(results) < len(messages):
-            some: list[AppendMessageResult | PutRefused] = []
-            if together:
-                try:
-                    some = self.appender.append_some(messages[len(results) :])
-                except OSError:  # it comes again for the message that it concerns
-                    together = False
-            if some:
-                results += [each.result if isinstance(each, PutRefused) else each for each in some]
-            else:
-                results.append(self._append(partial(self.appender.append, messages[len(results)])))
-        return results
-
-    def _append(self, append: Callable[[], AppendMessageResult]) -> AppendMessageResult | PutMessageResult:
-        """Append something, or say why not."""
-        if self._broken:
-            return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
-        try:
-            return append()
-        except PutRefused as refused:
-            return refused.result
-        except OSError as error:
-            return self._put_failed(error)
-
-    def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
-        figures = self.put_figures
-        started = self._seconds() if figures.timed_of(1) else None
-        refusal = self._refusal(waits)
-        if refusal is not None:
-            return self._not_put(PutMessageResult(refusal))
-        appended = self._append(append)
-        if isinstance(appended, PutMessageResult):
-            return self._not_put(appended)
-        assert self._put_waits is not None, "puts are taken only while flushing"
-        return self._put_waits.answer(appended, waits, started)
-
-    def _refusal(self, waits: bool) -> PutMessageStatus | None:
-        """Why nothing can be put now; None if it can."""
-        if not self.takes_puts:
-            return PutMessageStatus.SERVICE_NOT_AVAILABLE
-        assert self._put_waits is not None, "puts are taken only while flushing"
-        if waits and not self._put_waits.enough_replicas():
-            return PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
-        return None
-
-    def _still_leads(self) -> bool:
-        return self.leadership is None or self.leadership.is_held()
-
-    def _not_put(self, result: PutMessageResult) -> Deferred[PutMessageResult]:
-        """Count a put that stored nothing, and answer it."""
-        return succeed(self.put_figures.answered(result, None))
+        return self.puts.put_together(messages)
 
     def flush(self) -> None:
         """Start to flush all that is in the log now."""
@@ -629,19 +571,37 @@ class MessageStore:
             await flusher.drained()
 
     @property
+    def appender(self) -> Appender:
+        """What appends the messages of puts."""
+        return self.puts.appender
+
+    @property
+    def leadership(self) -> RightToLead | None:
+        """Asked before each append and each answer, with automatic failover."""
+        return self.puts.leadership
+
+    @leadership.setter
+    def leadership(self, leadership: RightToLead | None) -> None:
+        self.puts.leadership = leadership
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the disk is too full for messages, by its numbers."""
+        return self.puts.disk_full
+
+    @disk_full.setter
+    def disk_full(self, is_full: bool) -> None:
+        self.puts.disk_full = is_full
+
+    @property
     def takes_puts(self) -> bool:
         """Whether the store accepts messages: it is an open master's that may lead, its disk works and has room."""
-        if not self._takes_puts or self._broken or self.disk_full:
-            return False
-        return self.leadership is None or self.leadership.takes_puts()
+        return self.puts.are_taken
 
     @property
     def has_no_room(self) -> bool:
-        """Whether the disk is too full for messages: by its numbers, or because it has refused what should come next.
-
-        A quota refuses bytes, and a file system without inodes refuses files, while the numbers show room.
-        """
-        return self.disk_full or self._refused_at == self.commit_log.max_offset
+        """Whether the disk is too full for messages: by its numbers, or because it has refused the last one."""
+        return self.puts.has_no_room
 
     def check_room(self) -> None:
         """Raises OSError if the disk is too full to close the store, or to set its log aside, and to open it again."""
@@ -652,7 +612,7 @@ class MessageStore:
     @property
     def is_broken(self) -> bool:
         """Whether a write or a flush has failed. Nothing more is acknowledged then."""
-        return self._broken
+        return self.puts.phase is PutPhase.BROKEN
 
     @property
     def flush_durations(self) -> Histogram | None:
@@ -661,24 +621,7 @@ class MessageStore:
 
     def end_puts(self) -> None:
         """Refuse new puts, and answer those that wait for replicas: their clients are still connected."""
-        self._takes_puts = False
-        if self._put_waits is not None:
-            self._put_waits.give_up_replicas()
-
-    def _put_failed(self, error: OSError) -> PutMessageResult:
-        """A full disk refuses only this put: the next one may fit. Any other error breaks the store."""
-        if not is_disk_full(error):
-            assert self._failed is not None, "puts are taken only while flushing"
-            self._failed(Failure(error))
-            return PutMessageResult(PutMessageStatus.UNKNOWN_ERROR)
-        if self._refused_at != self.commit_log.max_offset:  # not for each message, until one fits
-            self._refused_at = self.commit_log.max_offset
-            self._log.error(
-                "refused a message, because the disk is full: {error}",
-                event=Event.PUT_REFUSED_DISK_FULL,
-                error=str(error),
-            )
-        return PutMessageResult(PutMessageStatus.CREATE_MAPEDFILE_FAILED)
+        self.puts.end()
 
     def adopt_segment_size(self, size: int) -> None:
         """Use the master's segment size for a log that has no segments yet."""
@@ -713,9 +656,7 @@ class MessageStore:
         self.restarts.clear()  # dispatch finds them again
         self._remove(retired)
         end = log.verified_offset
-        self._open_derived(Recovery(True, log.min_offset, checked_from=end, end=end, messages=0))
-        if self._dispatching is not None:
-            self._dispatching()
+        self._open_derived_again(Recovery(True, log.min_offset, checked_from=end, end=end, messages=0))
 
     def _remove(self, retired: Path) -> None:
         """Let a thread remove old queues. The store closes after that."""
@@ -783,6 +724,7 @@ class MessageStore:
         self.derived.dispatcher.catch_up()
         set_back(self.root, CutEnd.of(log, offset, log.verified_offset), self.derived.queues.get, self.disk)
         self.derived.dispatcher.stop()
+        self._flush_derived()
         dispatched = min(offset, log.verified_offset - self.derived.dispatcher.behind_bytes)
         end, kept_in = log.max_offset, None
         if end > offset:
@@ -803,9 +745,7 @@ class MessageStore:
         move_snapshots_aside(self.root, offset, self.disk)
         self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
         # not as after a clean stop: queues may have more than the index
-        self._open_derived(Recovery(False, log.min_offset, checked_from=dispatched, end=offset, messages=0))
-        if self._dispatching is not None:
-            self._dispatching()
+        self._open_derived_again(Recovery(False, log.min_offset, checked_from=dispatched, end=offset, messages=0))
         return kept_in
 
     def close_now(self, final_state: Callable[[], NodeState] | None = None) -> None:
@@ -817,7 +757,7 @@ class MessageStore:
 
     def abandon(self) -> None:
         """Close the files without flushing, as if the process died. The next start recovers the store."""
-        self._broken = True
+        self.puts.broke()
         self._release(None)
 
     def offsets(self, confirmed: int) -> Offsets:
@@ -842,7 +782,7 @@ class MessageStore:
 
     def _close_cleanly(self, flusher: Flusher | None, final_state: Callable[[], NodeState] | None) -> None:
         log = self.commit_log
-        if self._broken or (flusher is not None and flusher.broken):
+        if self.is_broken or (flusher is not None and flusher.broken):
             return
         if log.verified_offset != log.max_offset:
             log.truncate(log.verified_offset)
@@ -859,16 +799,20 @@ class MessageStore:
         self.disk.remove(self.root / ABORT_FILE, missing_ok=True)
         self.disk.sync_folder(self.root)
 
+    def _flush_derived(self) -> None:
+        """Write and flush queues, index and notes. Raises OSError."""
+        self.derived.dispatcher.write_pending()
+        self.disk.sync_all([*self.take_unflushed(), *self.take_notes()])
+
     def _flush_all(self) -> None:
         """Flush log, queues and index, and write the checkpoint. Raises OSError."""
         self.commit_log.sync()
         checkpoint = next_checkpoint(Checkpoint(), self.commit_log, derived=self)
-        self.disk.sync_all([*self.take_unflushed(), *self.take_notes()])
+        self._flush_derived()
         checkpoint.write(self.root / CHECKPOINT_FILE, self.disk)
 
     def _release(self, result: Failure | None) -> Failure | None:
-        if self._put_waits is not None:
-            self._put_waits.give_up()
+        self.puts.give_up()
         if self.read_limit is not None:
             self.read_limit.stop()
         if self._limit_file is not None:

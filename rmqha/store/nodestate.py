@@ -6,13 +6,14 @@ read the log only up to there.
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from rmqha.store.log.mappedfile import DISK, Disk
+from rmqha.store.nodefacts import Fact, InStatus, Kind, as_json, described, fact, facts_of, read_facts
 from rmqha.store.smallfiles import read_small, write_small
 
 NODE_FOLDER = "rmqha"
@@ -37,48 +38,115 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The content of state.json.
+    """The content of state.json: what a node says of itself. A fact that is not known is None.
 
-    ``epoch`` grows whenever confirmed bytes are removed. From ``epoch_start`` on the log may differ from what an
-    earlier epoch confirmed. Only a slave has a lag, ``master`` (its master's address), ``last_contact`` with it, and
-    ``tables``: whether topics, groups and offsets match the master's (``inSync``, with ``since`` and ``reason``), and
-    up to which offset the table of topics has those of all messages (``upTo``). All
-    of these are None if they are not known. ``since`` and ``reason`` belong to ``state``. Times are ISO 8601 in UTC.
-    ``warnings`` are for the operator. ``peers`` are the connected nodes, with what is known about each.
-    ``contact_limit`` is the longest time in seconds between two contacts of a slave that copies: if more has passed,
-    its process hangs.
-    ``verdict`` is GAP, AHEAD or DIVERGED for a slave that was in that state when its node stopped. ``read_limit`` is
-    the offset in the log where reads end with ``readUpTo=confirmed``, and ``reads`` says what waits for it; both are
-    None if reads end at the log's end. ``unproved_from`` is the offset from which a slave's log may hold other bytes
-    than its master's, because they were not on the disk at an unclean stop; None if all is proved. ``delay_levels`` is
-    the node's messageDelayLevel, for commands that build queues. ``failover`` is what a member of a failover cluster
-    knows of it; None for other nodes. Queues and index have everything of the log before ``dispatched``; None if that
-    is not known.
+    Each field is a fact: what it means, its name in files, and where commands, pages and metrics show it. They read
+    this table, so a new fact is a new field.
     """
 
-    store_id: str
-    epoch: int = 1
-    epoch_start: int = 0
-    role: str = ""
-    state: str = ""
-    offsets: Offsets = Offsets()
-    lag_bytes: int | None = None
-    lag_seconds: float | None = None
-    peers: tuple[Mapping[str, Any], ...] = ()
-    master: str | None = None
-    last_contact: str | None = None
-    since: str | None = None
-    reason: str | None = None
-    tables: Mapping[str, Any] | None = None
-    warnings: tuple[str, ...] = ()
-    contact_limit: float | None = None
-    verdict: str | None = None
-    read_limit: int | None = None
-    reads: Mapping[str, Any] | None = None
-    delay_levels: str | None = None
-    unproved_from: int | None = None
-    failover: Mapping[str, Any] | None = None
-    dispatched: int | None = None
+    store_id: str = field(metadata=described(Fact("storeId", Kind.NAME, "Which store it is.", status=InStatus.NEVER)))
+    epoch: int = fact(
+        "epoch",
+        Kind.NUMBER,
+        "Grows whenever confirmed bytes of the log are removed, and at a promotion.",
+        1,
+        status=InStatus.NEVER,
+        metric="rmqha_epoch",
+    )
+    epoch_start: int = fact(
+        "epochStart",
+        Kind.NUMBER,
+        "From here on the log may differ from what an earlier epoch confirmed.",
+        0,
+        status=InStatus.NEVER,
+    )
+    role: str = fact("role", Kind.NAME, "The node's role.", "", status=InStatus.ALWAYS)
+    state: str = fact("state", Kind.NAME, "What the node does.", "", status=InStatus.ALWAYS)
+    offsets: Offsets = fact("offsets", Kind.NUMBERS, "Offsets in the log.", Offsets(), status=InStatus.ALWAYS)
+    lag_bytes: int | None = fact(
+        "lagBytes",
+        Kind.BYTES,
+        "Slave: bytes from its end to its master's last known end. Missing while unknown.",
+        of_slaves=True,
+        label="lag",
+        metric="rmqha_lag_bytes",
+    )
+    lag_seconds: float | None = fact(
+        "lagSeconds",
+        Kind.SECONDS,
+        "Slave: for how long it has not held its master's whole log. Missing if it never held it.",
+        of_slaves=True,
+        label="lag in time",
+        metric="rmqha_lag_seconds",
+    )
+    master: str | None = fact(
+        "master", Kind.TEXT, "Slave: its master's address.", status=InStatus.ALWAYS, of_slaves=True
+    )
+    last_contact: str | None = fact(
+        "lastContact",
+        Kind.MOMENT,
+        "Slave: when its master last sent something. Missing if never.",
+        status=InStatus.ALWAYS,
+        of_slaves=True,
+        metric="rmqha_master_last_seen_timestamp_seconds",
+    )
+    contact_limit: float | None = fact(
+        "contactLimitSeconds",
+        Kind.SECONDS,
+        "Slave: the longest time between two contacts while it copies. If more has passed, its process hangs.",
+        status=InStatus.NEVER,
+        of_slaves=True,
+    )
+    since: str | None = fact("since", Kind.MOMENT, "Since when it is in its state.", status=InStatus.ALWAYS)
+    reason: str | None = fact(
+        "reason", Kind.TEXT, "Slave: why it is in its state.", status=InStatus.ALWAYS, of_slaves=True
+    )
+    tables: Mapping[str, Any] | None = fact(
+        "tables",
+        Kind.DETAILS,
+        "Slave: 1 if topics, groups and offsets are its master's, else 0.",
+        of_slaves=True,
+        metric="rmqha_tables_in_sync",
+        detail="inSync",
+    )
+    """``inSync``, with ``since`` and ``reason``; ``upTo``: see ``topics_up_to``."""
+    verdict: str | None = fact(
+        "verdict",
+        Kind.TEXT,
+        "Slave: GAP, AHEAD or DIVERGED, if it was in that state when its node stopped.",
+        status=InStatus.NEVER,
+        of_slaves=True,
+    )
+    read_limit: int | None = fact(
+        "readLimit",
+        Kind.OFFSET,
+        "With readUpTo=confirmed: where reads end. Missing if they end at the log's end.",
+        status=InStatus.ALWAYS,
+    )
+    dispatched: int | None = fact(
+        "dispatched", Kind.OFFSET, "Queues and index have everything of the log before it.", status=InStatus.NEVER
+    )
+    reads: Mapping[str, Any] | None = fact(
+        "reads", Kind.DETAILS, "With readUpTo=confirmed: what waits for the limit of reads."
+    )
+    delay_levels: str | None = fact(
+        "messageDelayLevel",
+        Kind.TEXT,
+        "The node's messageDelayLevel, for commands that build queues.",
+        status=InStatus.NEVER,
+    )
+    unproved_from: int | None = fact(
+        "unprovedFrom",
+        Kind.OFFSET,
+        "From here on a slave's log may hold other bytes than its master's: they were not on the disk at an unclean "
+        "stop. Missing if all is proved.",
+        status=InStatus.NEVER,
+    )
+    failover: Mapping[str, Any] | None = fact(
+        "failover", Kind.DETAILS, "Failover cluster: what its member knows of it."
+    )
+    warnings: tuple[str, ...] = fact("warnings", Kind.TEXTS, "What an operator should know.", ())
+    peers: tuple[Mapping[str, Any], ...] = fact("peers", Kind.PEERS, "The connected nodes.", ())
 
     @classmethod
     def new(cls) -> "NodeState":
@@ -144,81 +212,17 @@ class NodeState:
         """Parse what ``as_json`` returned. Raises ValueError."""
         try:
             content = orjson.loads(text)
-            return cls(
-                store_id=str(content["storeId"]),
-                epoch=_int64(content["epoch"]),
-                epoch_start=_int64(content["epochStart"]),
-                role=str(content["role"]),
-                state=str(content["state"]),
-                offsets=Offsets(**{name.name: _int64(content[name.name]) for name in fields(Offsets)}),
-                lag_bytes=content.get("lagBytes"),
-                lag_seconds=content.get("lagSeconds"),
-                peers=tuple(dict(peer) for peer in content.get("peers", ())),
-                **_later_fields(content),
-            )
+            return cls(**read_facts(cls, content))
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"missing or invalid: {error}") from error
 
     def as_json(self) -> dict[str, Any]:
         """The names and values in state.json."""
-        return {
-            "storeId": self.store_id,
-            "epoch": self.epoch,
-            "epochStart": self.epoch_start,
-            "role": self.role,
-            "state": self.state,
-            **asdict(self.offsets),
-            "lagBytes": self.lag_bytes,
-            "lagSeconds": self.lag_seconds,
-            "master": self.master,
-            "lastContact": self.last_contact,
-            "contactLimitSeconds": self.contact_limit,
-            "since": self.since,
-            "reason": self.reason,
-            "tables": None if self.tables is None else dict(self.tables),
-            "warnings": list(self.warnings),
-            "verdict": self.verdict,
-            "readLimit": self.read_limit,
-            "dispatched": self.dispatched,
-            "reads": None if self.reads is None else dict(self.reads),
-            "messageDelayLevel": self.delay_levels,
-            "unprovedFrom": self.unproved_from,
-            "failover": None if self.failover is None else dict(self.failover),
-            "peers": [dict(peer) for peer in self.peers],
-        }
+        return as_json(self, facts_of(type(self)))
 
     def write(self, store: Path, disk: Disk = DISK) -> None:
         """Replace the state file of ``store``, durably. Raises OSError."""
         write_small(state_path(store), self.as_json(), disk)
-
-
-def _int64(value: Any) -> int:
-    """The value as a number in the range of an offset. Raises ValueError, TypeError, OverflowError."""
-    number = int(value)
-    if not -(2**63) <= number < 2**63:
-        raise ValueError(f"{value} is not an offset")
-    return number
-
-
-def _later_fields(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that older nodes do not write. A value of the wrong type counts as missing."""
-    names = {"master": "master", "last_contact": "lastContact", "delay_levels": "messageDelayLevel"}
-    names |= {name: name for name in ("since", "reason", "verdict")}
-    texts = {field: content.get(name) for field, name in names.items()}
-    tables, warnings, limit = content.get("tables"), content.get("warnings"), content.get("contactLimitSeconds")
-    reads, read_limit, unproved = content.get("reads"), content.get("readLimit"), content.get("unprovedFrom")
-    failover, dispatched = content.get("failover"), content.get("dispatched")
-    return {
-        **{field: text if isinstance(text, str) else None for field, text in texts.items()},
-        "tables": tables if isinstance(tables, dict) else None,
-        "reads": reads if isinstance(reads, dict) else None,
-        "failover": failover if isinstance(failover, dict) else None,
-        "read_limit": read_limit if isinstance(read_limit, int) and 0 <= read_limit < 2**63 else None,
-        "dispatched": dispatched if isinstance(dispatched, int) and 0 <= dispatched < 2**63 else None,
-        "unproved_from": unproved if isinstance(unproved, int) and 0 <= unproved < 2**63 else None,
-        "contact_limit": float(limit) if isinstance(limit, int | float) and limit > 0 else None,
-        "warnings": tuple(filter(lambda text: isinstance(text, str), warnings if isinstance(warnings, list) else ())),
-    }
 
 
 def state_path(store: Path) -> Path:

@@ -1,6 +1,6 @@
 """Where reads end: at the confirmed end of the log, if ``readUpTo=confirmed``.
 
-A master confirms what its slaves hold (``rmqha.ha.master.confirming``), a slave what its master says. Everything that
+A master confirms what its slaves hold (``rmqha.ha.master.insyncslaves``), a slave what its master says. Everything that
 consumers see asks the ``ReadLimit``, through the ``MessageReader``. A message that is in the log but not confirmed yet
 is waited for here, so that a growing log wakes nobody.
 """

@@ -2,11 +2,12 @@
 
 In reading order:
 
+- ``interfaces``: what the pages ask of a node.
 - ``server``: requests and answers; limits on connections, requests and slow clients.
 - ``catalogue``: the names, labels and meanings of all metrics.
 - ``exposition``: metrics as text for Prometheus, made in steps.
 - ``sampling``: what is looked at regularly: the disk, rates of puts, the last warnings, the reactor's turns.
-- ``nodefacts``: what a node knows of itself, for all of the following.
+- ``watchednode``: a node, and what its pages watch, for all of the following.
 - ``nodemetrics``: a node's metrics.
 - ``health``: the checks of load balancers.
 - ``plots``: small plots as SVG.

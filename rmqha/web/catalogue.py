@@ -6,6 +6,9 @@ begin with ``rmqha_``. Every metric also has the labels of RocketMQ 5 that say w
 
 from typing import NamedTuple
 
+from rmqha.store.nodefacts import facts_of
+from rmqha.store.nodestate import NodeState
+
 COMMON_LABELS = ("cluster", "node_type", "node_id")
 OTHER = "other"
 """The label of all topics, groups or slaves together that have no series of their own."""
@@ -32,6 +35,11 @@ def _histogram(name: str, help_: str) -> Metric:
     return Metric(name, "histogram", help_)
 
 
+def gauges_of(kind: type) -> tuple[Metric, ...]:
+    """The gauges of the facts of ``NodeState``."""
+    return tuple(_gauge(each.metric, each.meaning) for each in facts_of(kind) if each.metric)
+
+
 BUILD_INFO = _gauge(
     "rmqha_build_info",
     "1; its labels are the versions of rmqha, Python and Twisted.",
@@ -53,19 +61,12 @@ NODE = (
     BUILD_INFO,
     _gauge("rmqha_role", "1 for the node's role, 0 for all others.", "role"),
     _gauge("rmqha_state", "1 for the node's state, as rmqha status names it, 0 for all others.", "state"),
-    _gauge("rmqha_epoch", "Grows whenever confirmed bytes of the log are removed, and at a promotion."),
     _gauge(
         "rmqha_log_offset_bytes",
         "Offsets in the log: its start (min), and the ends of its confirmed, flushed, verified and written parts.",
         "kind",
     ),
-    _gauge("rmqha_lag_bytes", "Slave: bytes from its end to its master's last known end. Missing while unknown."),
-    _gauge(
-        "rmqha_lag_seconds",
-        "Slave: for how long it has not held its master's whole log. Missing if it never held it.",
-    ),
-    _gauge("rmqha_master_last_seen_timestamp_seconds", "Slave: when its master last sent something. Missing if never."),
-    _gauge("rmqha_tables_in_sync", "Slave: 1 if topics, groups and offsets are its master's, else 0."),
+    *gauges_of(NodeState),
     _gauge("rmqha_slave_ack_offset_bytes", "The last offset that a connected slave has reported.", "slave"),
     _gauge("rmqha_slave_lag_bytes", "Bytes from a connected slave's last report to the log's end.", "slave"),
     _gauge("rmqha_slave_ack_age_seconds", "Seconds since a connected slave's last report.", "slave"),

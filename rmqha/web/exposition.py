@@ -23,7 +23,7 @@ GZIP_WBITS = 16 + zlib.MAX_WBITS
 OPENMETRICS_END = b"# EOF\n"
 
 
-class Format(NamedTuple):
+class TextFormat(NamedTuple):
     """How the text is written."""
 
     openmetrics: bool
@@ -193,7 +193,7 @@ class _One(Collector):
         yield self._family
 
 
-def exposing(families: Iterable[Family | ManySeries], form: Format) -> Steps[bytes]:
+def exposing(families: Iterable[Family | ManySeries], form: TextFormat) -> Steps[bytes]:
     """The text of the families, a family at a step. ``families`` may take time for each of its items."""
     compress = isal_zlib.compressobj(1, wbits=GZIP_WBITS) if form.gzip else None
     pieces: list[bytes] = []

@@ -19,32 +19,33 @@ import orjson
 
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.ops.status import MaxLag
-from rmqha.web.nodefacts import COPYING, RUNNING, LiveNode, NodeFacts, is_master
+from rmqha.web.interfaces import ILiveNode
 from rmqha.web.server import Handler, Page, Query, text_page
+from rmqha.web.watchednode import COPYING, RUNNING, WatchedNode, is_master
 
 ALL_CHANGES = 100
-Verdict = tuple[bool, str]
+YesOrNo = tuple[bool, str]
 """Whether the answer is yes, and why, in one line."""
-Check = Callable[[NodeFacts, Query], Verdict]
+Check = Callable[[WatchedNode, Query], YesOrNo]
 
 
-def liveness(facts: NodeFacts, _: Query) -> Verdict:
+def liveness(facts: WatchedNode, _: Query) -> YesOrNo:
     """Whether the process works: this answer shows that its reactor does."""
-    live = facts.live()
+    live = facts.node.live_node()
     if live is not None and live.store.is_broken:
         return False, "the disk has failed: the node ends"
     return True, f"the node is {facts.name_of_state(facts.state())}"
 
 
-def readiness(facts: NodeFacts, query: Query) -> Verdict:
+def readiness(facts: WatchedNode, query: Query) -> YesOrNo:
     """Whether the node does what its role is for."""
-    return primary(facts, query) if is_master(facts.settings()) else replica(facts, query)
+    return primary(facts, query) if is_master(facts.node.settings) else replica(facts, query)
 
 
-def primary(facts: NodeFacts, _: Query) -> Verdict:
+def primary(facts: WatchedNode, _: Query) -> YesOrNo:
     """Whether the node is a master that accepts messages."""
     live = _running(facts)
-    if not is_master(facts.settings()):
+    if not is_master(facts.node.settings):
         return False, "the node is a slave"
     if isinstance(live, str):
         return False, live
@@ -53,18 +54,18 @@ def primary(facts: NodeFacts, _: Query) -> Verdict:
     return True, f"the node is the {facts.role}"
 
 
-def _why_no_puts(live: LiveNode) -> str:
+def _why_no_puts(live: ILiveNode) -> str:
     leadership = live.store.leadership
     if leadership is not None and not leadership.takes_puts():
         return "it hands the lead over" if leadership.is_held() else "it does not lead its failover cluster any more"
     return "the disk is too full to accept messages" if live.store.disk_full else "the disk has failed"
 
 
-def replica(facts: NodeFacts, query: Query) -> Verdict:
+def replica(facts: WatchedNode, query: Query) -> YesOrNo:
     """Whether the node is a slave that copies. Raises ValueError for a ``lag`` that is not a limit."""
     limit = MaxLag.parse(query.parameters["lag"]) if "lag" in query.parameters else None
     live = _running(facts)
-    if is_master(facts.settings()):
+    if is_master(facts.node.settings):
         return False, "the node is a master"
     if isinstance(live, str):
         return False, live
@@ -72,39 +73,37 @@ def replica(facts: NodeFacts, query: Query) -> Verdict:
     if state.state not in COPYING:
         return False, f"the slave is {state.state}{f': {state.reason}' if state.reason else ''}"
     if limit is not None:
-        lag = state.lag_bytes if limit.most_bytes is not None else state.lag_seconds
-        most = limit.most_bytes if limit.most_bytes is not None else limit.most_seconds
-        unit = "bytes" if limit.most_bytes is not None else "s"
+        lag, most, unit = limit.measure(state)
         if lag is None:
             return False, "the slave's lag is not known"
-        if most is not None and lag > most:
+        if lag > most:
             return False, f"the slave's lag is {lag:g} {unit}, more than {most:g}"
     return True, f"the slave is {state.state}"
 
 
-def sync(facts: NodeFacts, _: Query) -> Verdict:
+def sync(facts: WatchedNode, _: Query) -> YesOrNo:
     """Whether the node is a slave that holds all its master has, and counts as a replica."""
     live = _running(facts)
-    if is_master(facts.settings()):
+    if is_master(facts.node.settings):
         return False, "the node is a master"
     if isinstance(live, str):
         return False, live
     if live.slave is not None and live.slave.is_observer:
         return False, "the slave is an observer: it never counts as a replica"
     state = live.state().state
-    if facts.cluster is not None:
-        found = facts.cluster(0)
+    found = facts.node.cluster(0)
+    if found is not None:
         if found["member"] not in found["sync"] or state not in COPYING:
             return False, f"the slave is {state}, and not in the sync set of its failover cluster"
         return True, f"the slave is {state}, and may lead next: it holds every message that was answered with SEND_OK"
     return state == ReplicaState.IN_SYNC.name, f"the slave is {state}"
 
 
-def _running(facts: NodeFacts) -> LiveNode | str:
+def _running(facts: WatchedNode) -> ILiveNode | str:
     """The open node, or why it does not run."""
-    live = facts.live()
-    if live is None or facts.phase() != RUNNING:
-        return f"the node is {facts.phase()}"
+    live = facts.node.live_node()
+    if live is None or facts.node.shown_phase() != RUNNING:
+        return f"the node is {facts.node.shown_phase()}"
     return live
 
 
@@ -118,14 +117,14 @@ CHECKS: dict[str, Check] = {
 }
 
 
-def cluster_handlers(facts: NodeFacts) -> dict[str, Handler]:
+def cluster_handlers(facts: WatchedNode) -> dict[str, Handler]:
     """What a member tells of its failover cluster; of other nodes nothing."""
-    cluster = facts.cluster
-    if cluster is None:
+    if facts.node.cluster(0) is None:
         return {}
 
     def answer(is_history: bool) -> Page:
-        found = cluster(ALL_CHANGES if is_history else 0)
+        found = facts.node.cluster(ALL_CHANGES if is_history else 0)
+        assert found is not None, "a member stays one"
         code = 200 if found["leader"] is not None and found["coordinator"] else 503
         shown = found["history"] if is_history else {key: value for key, value in found.items() if key != "history"}
         return Page(code, "application/json", orjson.dumps(shown, option=orjson.OPT_INDENT_2) + b"\n")
@@ -133,7 +132,7 @@ def cluster_handlers(facts: NodeFacts) -> dict[str, Handler]:
     return {"/cluster": lambda _: answer(False), "/history": lambda _: answer(True)}
 
 
-def handler_of(check: Check, facts: NodeFacts) -> Handler:
+def handler_of(check: Check, facts: WatchedNode) -> Handler:
     """Answers in one line, or in JSON if that is accepted."""
 
     def answer(query: Query) -> Page:

@@ -3,9 +3,9 @@
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,9 @@ from rmqha.kit.histogram import Histogram
 from rmqha.kit.steps import Steps
 from rmqha.namesrv.routeinfo import LiveBroker, RouteInfoManager
 from rmqha.net.tls.endpoints import ServerTLS
+from rmqha.ops.listening import IPortOwner
 from rmqha.remoting.protocol import RemotingFactory
-from rmqha.web.exposition import Common, Format, ManySeries, capped, exposing
+from rmqha.web.exposition import Common, ManySeries, TextFormat, capped, exposing
 from rmqha.web.nodemetrics import build_info, of_process
 from rmqha.web.nodeweb import HTML, JSON, WebService, metrics_handler, page_of, refresh_of
 from rmqha.web.page import Facts, FactsPage, environment, security_headers, shown
@@ -38,12 +39,16 @@ MAX_BROKERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class NameServerFacts:
-    """Where to read: the routes, the port, and what is logged. All of it is live."""
+    """Where to read: the routes, the port, and what is logged. All of it is live.
+
+    ``witness`` is the port of its witness, if it runs one. ``tls`` is for the HTTP port and, if it is not switched off
+    there, for that of the name server.
+    """
 
     routes: RouteInfoManager
     factory: RemotingFactory
-    warnings: RecentWarnings
-    turns: Histogram | None
+    warnings: RecentWarnings = field(default_factory=RecentWarnings)
+    turns: Histogram | None = None
     witness: WitnessFactory | None = None
     tls: ServerTLS | None = None
 
@@ -95,9 +100,9 @@ def _leadership(keys: Mapping[str, bytes]) -> Facts:
     }
 
 
-def metrics(facts: NameServerFacts, server: Callable[[], Server], form: Format) -> Steps[bytes]:
+def metrics(facts: NameServerFacts, server: Server, form: TextFormat) -> Steps[bytes]:
     """The answer to a scrape, in steps."""
-    return exposing(_families(facts, server()), form)
+    return exposing(_families(facts, server), form)
 
 
 def _families(facts: NameServerFacts, server: Server) -> Iterator[Family | ManySeries]:
@@ -120,12 +125,9 @@ def _families(facts: NameServerFacts, server: Server) -> Iterator[Family | ManyS
 class ClusterPage(FactsPage):
     """The page of a name server."""
 
-    def __init__(
-        self, facts: NameServerFacts, server: Callable[[], Server], wall_clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, facts: NameServerFacts, server: Server) -> None:
         self._facts = facts
         self._server = server
-        self._wall_clock = wall_clock
         self._template = environment().get_template("cluster.html")
         self.headers = security_headers(self._template.render(self._page_of(self._facts_of([], {}))))
 
@@ -135,7 +137,7 @@ class ClusterPage(FactsPage):
         yield
         ports = {
             port: {"connections": connections, "refused": dict(refused)}
-            for port, (connections, refused) in self._facts.ports(self._server()).items()
+            for port, (connections, refused) in self._facts.ports(self._server).items()
         }
         found: Facts = shown(self._facts_of(brokers, ports))
         return found
@@ -144,7 +146,7 @@ class ClusterPage(FactsPage):
         masters = masters_of(brokers)
         return {
             "version": rmqha.__version__,
-            "time": iso_of(self._wall_clock()),
+            "time": iso_of(time.time()),
             "topics": self._facts.routes.topic_count,
             "brokersCount": self._facts.routes.broker_count,
             "twoMasters": [name for (_, name), count in masters.items() if count > 1][:SHOWN_BROKERS],
@@ -169,36 +171,27 @@ class ClusterPage(FactsPage):
 
 
 def name_server_web(
-    endpoint: IStreamServerEndpoint,
-    routes: RouteInfoManager,
-    factory: RemotingFactory,
-    reactor: Any,
-    failed: Callable[[str], None],
-    witness: WitnessFactory | None = None,
-    tls: ServerTLS | None = None,
+    endpoint: IStreamServerEndpoint, facts: NameServerFacts, owner: IPortOwner, reactor: Any
 ) -> WebService:
-    """The HTTP port of a name server. ``witness`` is the port of its witness, if it runs one. ``tls`` is for this port
-    and, if it is not switched off there, for that of the name server.
-    """
+    """The HTTP port of a name server. The reactor's turns are timed from now on."""
     clock = IReactorTime(reactor)
-    facts = NameServerFacts(routes, factory, RecentWarnings(), time_turns(reactor), witness, tls)
-    handlers = partial(name_server_handlers, facts, SharedWork(clock))
-    if tls is not None:
-        endpoint = tls.endpoint(endpoint, clock, lambda host, reason: None)
-    return WebService(endpoint, "plain" if tls is None else str(tls), handlers, facts.warnings, clock, failed)
+    facts = replace(facts, turns=time_turns(reactor))
+    server = Server({}, clock)
+    server.pages.add(name_server_handlers(facts, SharedWork(clock), server))
+    if facts.tls is not None:
+        endpoint = facts.tls.endpoint(endpoint, clock, lambda host, reason: None)
+    return WebService(endpoint, facts.tls, server, facts.warnings, owner)
 
 
-def name_server_handlers(
-    facts: NameServerFacts, shared: SharedWork, server: Callable[[], Server]
-) -> dict[str, Handler]:
+def name_server_handlers(facts: NameServerFacts, shared: SharedWork, server: Server) -> dict[str, Handler]:
     """The pages of a name server by path."""
     page = ClusterPage(facts, server)
     works = text_page(200, "the name server answers")
     return {
         "/": lambda query: shared.ask(
-            ("/", refresh_of(query)), partial(page_of, partial(page.html, refresh_of(query)), HTML, page.headers)
+            ("/", refresh_of(query)), lambda: page_of(page.html(refresh_of(query)), HTML, page.headers)
         ),
-        "/status.json": lambda _: shared.ask("/status.json", partial(page_of, page.json, JSON)),
+        "/status.json": lambda _: shared.ask("/status.json", lambda: page_of(page.json(), JSON)),
         "/metrics": metrics_handler(shared, partial(metrics, facts, server)),
         "/liveness": lambda _: works,
         "/readiness": lambda _: works,

@@ -8,16 +8,16 @@ from prometheus_client.metrics_core import Metric as Family
 
 import rmqha
 import twisted
-from rmqha.ha.slave.contact import seconds_of
 from rmqha.kit.steps import Steps
 from rmqha.settings.settings import BrokerRole
+from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import NodeState
 from rmqha.web.catalogue import BY_NAME, OTHER
-from rmqha.web.exposition import Common, CounterPlaces, Format, ManySeries, capped, exposing, label
-from rmqha.web.nodefacts import (
+from rmqha.web.exposition import Common, CounterPlaces, ManySeries, TextFormat, capped, exposing, label
+from rmqha.web.interfaces import ILiveNode
+from rmqha.web.watchednode import (
     STATES,
-    LiveNode,
-    NodeFacts,
+    WatchedNode,
     consumer_lags,
     is_master,
     puts_by_status,
@@ -33,21 +33,21 @@ Families = Iterator[Family | ManySeries]
 class NodeMetrics:
     """Makes the text of all metrics. It keeps nothing but which topics and groups have counters of their own."""
 
-    def __init__(self, facts: NodeFacts) -> None:
+    def __init__(self, facts: WatchedNode) -> None:
         self._facts = facts
         self._topics = CounterPlaces()
         self._reads = CounterPlaces()
 
-    def text(self, form: Format, http: Any) -> Steps[bytes]:
+    def text(self, form: TextFormat, http: Any) -> Steps[bytes]:
         """The answer to a scrape, in steps. ``http`` is the server that answers it."""
-        live = self._facts.live()
+        live = self._facts.node.live_node()
         lags = {} if live is None else (yield from consumer_lags(live))
-        if self._facts.live() is not live:  # the store was closed in between: read nothing of it
+        if self._facts.node.live_node() is not live:  # the store was closed in between: read nothing of it
             live = None
         return (yield from exposing(self._families(live, lags, http), form))
 
-    def _families(self, live: LiveNode | None, lags: Mapping[tuple[str, str], int], http: Any) -> Families:
-        facts, settings = self._facts, self._facts.settings()
+    def _families(self, live: ILiveNode | None, lags: Mapping[tuple[str, str], int], http: Any) -> Families:
+        facts, settings = self._facts, self._facts.node.settings
         common = Common(settings.broker_cluster_name, "broker", settings.broker_name)
         state = None if live is None else live.state()
         yield build_info(common)
@@ -57,8 +57,9 @@ class NodeMetrics:
             yield from self._of_log(common, live, state)
             yield from self._of_slaves(common, live)
             yield from self._of_puts(common, live)
-        if facts.cluster is not None:
-            yield from _of_cluster(common, facts.cluster(0))
+        cluster = facts.node.cluster(0)
+        if cluster is not None:
+            yield from _of_cluster(common, cluster)
         yield from of_process(common, facts.ports(http), facts)
         progress = facts.sampler.progress
         yield common.value("rmqha_progress_done_bytes", None if progress is None else progress.done_bytes)
@@ -69,25 +70,22 @@ class NodeMetrics:
         yield common.value(
             "rmqha_certificate_expiry_timestamp_seconds", None if facts.tls is None else facts.tls.expires_at
         )
-        if live is not None and live.broker is not None and facts.live() is live:
+        if live is not None and live.broker is not None and facts.node.live_node() is live:
             yield from self._of_broker(common, live, lags)
 
-    def _of_log(self, common: Common, live: LiveNode, state: NodeState) -> Families:
+    def _of_log(self, common: Common, live: ILiveNode, state: NodeState) -> Families:
         offsets = state.offsets
-        yield common.value("rmqha_epoch", state.epoch)
+        for each in facts_of(type(state)):
+            if each.metric:
+                yield common.value(each.metric, each.number(state))
         kinds = ("min", "confirmed", "flushed", "verified", "written")
         yield common.family("rmqha_log_offset_bytes", {(kind,): getattr(offsets, kind) for kind in kinds})
         yield common.value("rocketmq_storage_flush_behind_bytes", max(0, offsets.written - offsets.flushed))
         yield common.value("rocketmq_storage_dispatch_behind_bytes", max(0, live.store.derived.dispatcher.behind_bytes))
-        yield common.value("rmqha_lag_bytes", state.lag_bytes)
-        yield common.value("rmqha_lag_seconds", state.lag_seconds)
-        yield common.value("rmqha_master_last_seen_timestamp_seconds", seconds_of(state.last_contact))
-        tables = None if state.tables is None else state.tables.get("inSync")
-        yield common.value("rmqha_tables_in_sync", None if tables is None else float(bool(tables)))
         refusals = {} if live.slave is None else {(reason,): count for reason, count in live.slave.refusals.items()}
         yield common.family("rmqha_records_refused_total", refusals)
 
-    def _of_slaves(self, common: Common, live: LiveNode) -> Families:
+    def _of_slaves(self, common: Common, live: ILiveNode) -> Families:
         slaves = [slave for slave in slaves_of(live) if slave["ackOffset"] is not None]
         farthest: dict[str, dict[str, Any]] = {}
         for slave in slaves:  # of several connections of one slave, the one that is farthest behind
@@ -102,7 +100,7 @@ class NodeMetrics:
             yield common.many(name, capped({(who,): slave[fact] for who, slave in farthest.items()}))
         if live.serving is not None:
             yield common.value("rmqha_in_sync_slaves", sum(slave["inSync"] for slave in farthest.values()))
-        settings = self._facts.settings()
+        settings = self._facts.node.settings
         if settings.broker_role is BrokerRole.SYNC_MASTER:
             yield common.value("rmqha_in_sync_slaves_needed", settings.in_sync_replicas - 1)
         slots = slots_of(self._facts, live)
@@ -111,8 +109,8 @@ class NodeMetrics:
         )
         yield common.many("rmqha_slot_active", {(label(slot["slot"]),): float(slot["active"]) for slot in slots})
 
-    def _of_puts(self, common: Common, live: LiveNode) -> Families:
-        if is_master(self._facts.settings()):
+    def _of_puts(self, common: Common, live: ILiveNode) -> Families:
+        if is_master(self._facts.node.settings):
             yield common.value("rmqha_takes_puts", float(live.store.takes_puts))
         puts = {(status,): count for status, count in puts_by_status(live.store).items()}
         yield common.family("rmqha_puts_total", puts)
@@ -122,11 +120,11 @@ class NodeMetrics:
         yield common.histogram("rmqha_replication_wait_seconds", waits)
         yield common.histogram("rmqha_flush_seconds", live.store.flush_durations)
 
-    def _of_broker(self, common: Common, live: LiveNode, lags: Mapping[tuple[str, str], int]) -> Families:
+    def _of_broker(self, common: Common, live: ILiveNode, lags: Mapping[tuple[str, str], int]) -> Families:
         broker = live.broker
         assert broker is not None, "the caller has looked"
-        yield common.value("rocketmq_broker_permission", self._facts.settings().broker_permission)
-        if is_master(self._facts.settings()):
+        yield common.value("rocketmq_broker_permission", self._facts.node.settings.broker_permission)
+        if is_master(self._facts.node.settings):
             yield common.value("rmqha_timer_messages_waiting", broker.timers.waiting)
         yield common.value("rocketmq_topic_number", len(broker.topics.table.rows))
         yield common.value("rocketmq_consumer_group_number", len(broker.groups.table.rows))

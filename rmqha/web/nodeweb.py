@@ -1,7 +1,6 @@
 """The HTTP port of a node as a service."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from twisted.application.service import MultiService
@@ -10,39 +9,37 @@ from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 
 from rmqha.kit.steps import Steps
 from rmqha.net.tls.endpoints import ServerTLS
-from rmqha.ops.listening import ListeningService
-from rmqha.ops.places import Place
-from rmqha.settings.settings import Settings
-from rmqha.web.exposition import Format
+from rmqha.ops.listening import IPortOwner, ListeningService
+from rmqha.web.exposition import TextFormat
 from rmqha.web.health import CHECKS, cluster_handlers, handler_of
-from rmqha.web.nodefacts import LiveNode, NodeFacts, sample_of
+from rmqha.web.interfaces import IShownNode
 from rmqha.web.nodemetrics import NodeMetrics
 from rmqha.web.page import REFRESH_SECONDS, StatusPage
-from rmqha.web.sampling import DiskFacts, RecentWarnings, Sampler, time_turns
+from rmqha.web.sampling import RecentWarnings, Sampler, time_turns
 from rmqha.web.server import Handler, Page, Query, Server
 from rmqha.web.sharing import SharedWork
+from rmqha.web.watchednode import WatchedNode
 
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
 
 
 class WebService(MultiService):
-    """Listens for HTTP while it runs. ``handlers`` answer by path. ``failed`` is called if it cannot listen."""
+    """Listens for HTTP while it runs. If it cannot, it tells the owner."""
 
     def __init__(
         self,
         endpoint: IStreamServerEndpoint,
-        security: str,
-        handlers: Callable[[Callable[[], Server]], dict[str, Handler]],
+        tls: ServerTLS | None,
+        server: Server,
         warnings: RecentWarnings,
-        clock: IReactorTime,
-        failed: Callable[[str], None],
+        owner: IPortOwner,
     ) -> None:
-        """``handlers`` gets a function that gives the server, which exists afterwards."""
         MultiService.__init__(self)
         self._warnings = warnings
-        self.server = Server(handlers(lambda: self.server), clock)
-        ListeningService(endpoint, self.server, "http", security, failed).setServiceParent(self)
+        self.server = server
+        security = "plain" if tls is None else str(tls)
+        ListeningService(endpoint, server, "http", security, owner.cannot_listen).setServiceParent(self)
 
     def startService(self) -> None:
         self._warnings.start()
@@ -56,51 +53,27 @@ class WebService(MultiService):
         return stopped
 
 
-def node_web(
-    endpoint: IStreamServerEndpoint,
-    tls: ServerTLS | None,
-    parts: tuple[Callable[[], Settings], Callable[[], str], Callable[[], LiveNode | None]],
-    run_in_thread: Callable[[Callable[[], Any]], Deferred[Any]],
-    reactor: Any,
-    failed: Callable[[str], None],
-    how_far: Callable[[], Place | None],
-    cluster: Callable[[int], dict[str, Any]] | None = None,
-) -> WebService:
-    """The HTTP port of a node. ``parts`` are the first fields of ``NodeFacts``, and ``cluster`` is the last.
-
-    ``how_far``: see ``Sampler``.
-    """
+def node_web(endpoint: IStreamServerEndpoint, tls: ServerTLS | None, node: IShownNode, reactor: Any) -> WebService:
+    """The HTTP port of a node."""
     clock = IReactorTime(reactor)
-    settings, _, live = parts
-    warnings = RecentWarnings()
-
-    def look_at_disk() -> DiskFacts:
-        return DiskFacts.of(settings().commit_log_folder, settings().store_path_root_dir)
-
-    sampler = Sampler(lambda: sample_of(live(), clock.seconds()), look_at_disk, run_in_thread, clock, how_far)
-    facts = NodeFacts(*parts, tls, warnings, time_turns(reactor), sampler, cluster)
-    web = WebService(
-        endpoint,
-        "plain" if tls is None else str(tls),
-        partial(node_handlers, facts, SharedWork(clock)),
-        warnings,
-        clock,
-        failed,
-    )
-    sampler.setServiceParent(web)
+    facts = WatchedNode(node, tls, RecentWarnings(), time_turns(reactor), Sampler(node, clock))
+    server = Server({}, clock)
+    server.pages.add(node_handlers(facts, SharedWork(clock), server))
+    web = WebService(endpoint, tls, server, facts.warnings, node)
+    facts.sampler.setServiceParent(web)
     return web
 
 
-def node_handlers(facts: NodeFacts, shared: SharedWork, server: Callable[[], Server]) -> dict[str, Handler]:
+def node_handlers(facts: WatchedNode, shared: SharedWork, server: Server) -> dict[str, Handler]:
     """The pages of a node by path."""
     metrics = NodeMetrics(facts)
-    page = StatusPage(facts, lambda: server())
+    page = StatusPage(facts, server)
     return {
         "/": lambda query: shared.ask(
-            ("/", refresh_of(query)), partial(page_of, partial(page.html, refresh_of(query)), HTML, page.headers)
+            ("/", refresh_of(query)), lambda: page_of(page.html(refresh_of(query)), HTML, page.headers)
         ),
-        "/status.json": lambda _: shared.ask("/status.json", partial(page_of, page.json, JSON)),
-        "/metrics": metrics_handler(shared, lambda form: metrics.text(form, server())),
+        "/status.json": lambda _: shared.ask("/status.json", lambda: page_of(page.json(), JSON)),
+        "/metrics": metrics_handler(shared, lambda form: metrics.text(form, server)),
         **{path: handler_of(check, facts) for path, check in CHECKS.items()},
         **cluster_handlers(facts),
     }
@@ -111,19 +84,19 @@ def refresh_of(query: Query) -> int:
     return 0 if query.parameters.get("refresh") == "0" else REFRESH_SECONDS
 
 
-def metrics_handler(shared: SharedWork, text: Callable[[Format], Steps[bytes]]) -> Handler:
+def metrics_handler(shared: SharedWork, text: Callable[[TextFormat], Steps[bytes]]) -> Handler:
     """Answers scrapes: as OpenMetrics if that is accepted, and compressed if that is."""
 
     def answer(query: Query) -> Deferred[Page]:
-        form = Format("application/openmetrics-text" in query.accept, query.takes_gzip)
+        form = TextFormat("application/openmetrics-text" in query.accept, query.takes_gzip)
         headers = {"Content-Encoding": "gzip"} if form.gzip else {}
         headers["Vary"] = "Accept, Accept-Encoding"
-        return shared.ask(form, partial(page_of, partial(text, form), form.content_type, headers))
+        return shared.ask(form, lambda: page_of(text(form), form.content_type, headers))
 
     return answer
 
 
-def page_of(body: Callable[[], Steps[bytes]], content_type: str, headers: dict[str, str] | None = None) -> Steps[Page]:
+def page_of(body: Steps[bytes], content_type: str, headers: dict[str, str] | None = None) -> Steps[Page]:
     """Make an answer of a body that is made in steps."""
-    made = yield from body()
+    made = yield from body
     return Page(200, content_type, made, headers or {})

@@ -10,7 +10,7 @@ import hashlib
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,17 +21,19 @@ import rmqha
 from rmqha.ha.slave.contact import iso_of
 from rmqha.kit.printing import printable
 from rmqha.kit.steps import Steps
-from rmqha.web.nodefacts import (
-    LiveNode,
-    NodeFacts,
+from rmqha.store.nodefacts import Kind, facts_of
+from rmqha.store.nodestate import NodeState
+from rmqha.web.interfaces import ILiveNode
+from rmqha.web.plots import HEIGHT, WIDTH, path_of, place_before_end
+from rmqha.web.sampling import HISTORY_SECONDS, WorkProgress
+from rmqha.web.server import Server
+from rmqha.web.watchednode import (
+    WatchedNode,
     consumer_lags,
     puts_by_status,
     slaves_of,
     slots_of,
 )
-from rmqha.web.plots import HEIGHT, WIDTH, path_of, place_before_end
-from rmqha.web.sampling import HISTORY_SECONDS, Progress
-from rmqha.web.server import Server
 
 REFRESH_SECONDS = 2
 SHOWN_SLAVES = 50
@@ -44,6 +46,8 @@ GOOD = frozenset({"SERVING", "IN_SYNC"})
 BAD = frozenset({"GAP", "AHEAD", "DIVERGED", "REPAIRING", "STALLED"})
 """All other states are on the way to a good one."""
 KINDS = ("min", "confirmed", "flushed", "verified", "written")
+
+UNKNOWN = "unknown"
 
 Facts = dict[str, Any]
 
@@ -68,14 +72,14 @@ def name(text: str) -> str:
 def count(number: float | None) -> str:
     """A number with its thousands apart."""
     if number is None:
-        return "unknown"
+        return UNKNOWN
     return f"{number:,.0f}" if abs(number) >= 10 or number == int(number) else f"{number:.2f}"
 
 
 def byte_size(number: float | None) -> str:
     """Bytes in the largest unit that gives at least 1."""
     if number is None:
-        return "unknown"
+        return UNKNOWN
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
     at = 0
     while abs(number) >= 1024 and at < len(units) - 1:
@@ -86,7 +90,7 @@ def byte_size(number: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """Seconds as people say them."""
     if seconds is None:
-        return "unknown"
+        return UNKNOWN
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     if seconds < 120:
@@ -101,6 +105,23 @@ def moment(text: str) -> str:
         return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     except ValueError:
         return text
+
+
+WORDS: dict[Kind, Any] = {
+    Kind.BYTES: byte_size,
+    Kind.SECONDS: duration,
+    Kind.OFFSET: count,
+    Kind.NUMBER: count,
+    Kind.MOMENT: moment,
+}
+
+
+def _rows(found: Facts, of_slaves: bool) -> Iterator[tuple[str, str, str]]:
+    """The rows of the node's facts that have no place of their own: label, words, and the metric's name."""
+    for each in facts_of(NodeState):
+        if each.label and each.of_slaves == of_slaves:
+            value = found[each.key]
+            yield each.label, UNKNOWN if value is None else WORDS.get(each.kind, str)(value), each.metric
 
 
 def environment() -> Environment:
@@ -155,15 +176,12 @@ class FactsPage(ABC):
 
 
 class StatusPage(FactsPage):
-    """Makes the page and the JSON. ``server`` gives the HTTP server, whose limits are shown too."""
+    """Makes the page and the JSON. ``server`` is the HTTP server, whose limits are shown too."""
 
-    def __init__(
-        self, facts: NodeFacts, server: Callable[[], Server], wall_clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, facts: WatchedNode, server: Server) -> None:
         self._facts = facts
         self._server = server
-        self._wall_clock = wall_clock
-        self._started_at = wall_clock()
+        self._started_at = time.time()
         made = environment()
         self._template = made.get_template("node.html")
         self.headers = security_headers(self._template.render(self._page_of(_no_facts())))
@@ -181,6 +199,8 @@ class StatusPage(FactsPage):
             "s": found,
             "grade": grade,
             "refresh": refresh,
+            "copy_rows": list(_rows(found, of_slaves=True)),
+            "work_rows": [row for row in _rows(found, of_slaves=False) if row[1] != UNKNOWN],
             "plot": {"width": WIDTH, "height": HEIGHT},
             "rates": path_of(rates, max(rates, default=0.0)),
             "most_rate": max(rates, default=0.0),
@@ -196,9 +216,9 @@ class StatusPage(FactsPage):
 
     def status(self) -> Steps[Facts]:
         """See ``FactsPage``."""
-        live = self._facts.live()
+        live = self._facts.node.live_node()
         lags = {} if live is None else (yield from consumer_lags(live))
-        if self._facts.live() is not live:
+        if self._facts.node.live_node() is not live:
             live = None
         found: Facts = shown({**_no_facts(), **self._of_node(live), **self._of_process()})
         if live is not None:
@@ -206,8 +226,8 @@ class StatusPage(FactsPage):
             found["groups"] = shown(_top_groups(lags))
         return found
 
-    def _of_node(self, live: LiveNode | None) -> Facts:
-        facts, settings = self._facts, self._facts.settings()
+    def _of_node(self, live: ILiveNode | None) -> Facts:
+        facts, settings = self._facts, self._facts.node.settings
         state = None if live is None else live.state()
         found: Facts = {} if state is None else state.as_json()
         offsets = None if state is None else {kind: found.pop(kind) for kind in KINDS}
@@ -217,15 +237,15 @@ class StatusPage(FactsPage):
             "offsets": offsets,
             "role": facts.role,
             "state": facts.name_of_state(state),
-            "phase": facts.phase(),
+            "phase": facts.node.shown_phase(),
             "name": settings.broker_name,
             "cluster": settings.broker_cluster_name,
             "store": str(settings.store_path_root_dir),
-            "failover": None if facts.cluster is None else facts.cluster(SHOWN_CHANGES),
+            "failover": facts.node.cluster(SHOWN_CHANGES),
         }
 
     def _of_process(self) -> Facts:
-        facts, now = self._facts, self._wall_clock()
+        facts, now = self._facts, time.time()
         disk = facts.sampler.disk
         recent, history = facts.sampler.history.overall(RECENT_SECONDS), facts.sampler.history.rates()
         return {
@@ -249,16 +269,16 @@ class StatusPage(FactsPage):
             "certificateExpires": None if facts.tls is None else iso_of(facts.tls.expires_at),
             "ports": {
                 port: {"connections": connections, "refused": dict(refused)}
-                for port, (connections, refused) in facts.ports(self._server()).items()
+                for port, (connections, refused) in facts.ports(self._server).items()
             },
             "log": [each._asdict() for each in reversed(facts.warnings.last)],
             "progress": _as_facts(facts.sampler.progress),
         }
 
-    def _of_live(self, live: LiveNode) -> Facts:
+    def _of_live(self, live: ILiveNode) -> Facts:
         slaves = sorted(slaves_of(live), key=lambda slave: -(slave["lagBytes"] or 0))
         slots = sorted(slots_of(self._facts, live), key=lambda slot: -slot["retainedBytes"])
-        settings = self._facts.settings()
+        settings = self._facts.node.settings
         needs = live.serving is not None and live.serving.group_transfer is not None
         return {
             "slaves": slaves[:SHOWN_SLAVES],
@@ -276,7 +296,7 @@ class StatusPage(FactsPage):
         }
 
 
-def _as_facts(progress: Progress | None) -> Facts | None:
+def _as_facts(progress: WorkProgress | None) -> Facts | None:
     if progress is None:
         return None
     return {
@@ -295,10 +315,22 @@ def _top_groups(lags: dict[tuple[str, str], int]) -> list[Facts]:
 
 def _no_facts() -> Facts:
     """What a node shows before its store is open."""
+    of_node = {
+        each.key: each.kind.as_json(each.default) for each in facts_of(NodeState) if each.kind is not Kind.NUMBERS
+    }
     unknown = (
-        *("storeId", "epoch", "epochStart", "offsets", "lagBytes", "lagSeconds", "master", "lastContact", "since"),
-        *("contactLimitSeconds", "reason", "tables", "verdict", "rates", "inSyncSlavesNeeded", "takesPuts", "topics"),
-        *("certificateExpires", "flushBehindBytes", "dispatchBehindBytes", "historySeconds", "progress", "failover"),
+        *(
+            "offsets",
+            "storeId",
+            "epoch",
+            "epochStart",
+            "rates",
+            "inSyncSlavesNeeded",
+            "takesPuts",
+            "topics",
+            "certificateExpires",
+        ),
+        *("flushBehindBytes", "dispatchBehindBytes", "historySeconds", "progress"),
     )
     texts = ("role", "state", "phase", "name", "cluster", "store", "version", "time")
     empty: Facts = {
@@ -308,7 +340,6 @@ def _no_facts() -> Facts:
         "slots": [],
         "slotsCount": 0,
         "groups": [],
-        "warnings": [],
         "log": [],
         "history": [],
         "puts": {},
@@ -317,4 +348,5 @@ def _no_facts() -> Facts:
         "uptimeSeconds": 0.0,
         "disk": {"usedRatio": None, "freeBytes": None, "totalBytes": None, "problem": None},
     }
-    return {**dict.fromkeys(unknown), **dict.fromkeys(texts, ""), **empty}
+    of_node.pop("peers")
+    return {**of_node, **dict.fromkeys(unknown), **dict.fromkeys(texts, ""), **empty}

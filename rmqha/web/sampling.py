@@ -2,8 +2,9 @@
 
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from rmqha.ops.places import Place
 from rmqha.store.errors import StoreError
 from rmqha.store.log.room import room_of
 from rmqha.store.retention import Slot, SlotFolder
+from rmqha.web.interfaces import ILiveNode, IShownNode
 
 SAMPLE_SECONDS = 5.0
 PACE_SECONDS = 30.0
@@ -49,7 +51,7 @@ class Rates(NamedTuple):
     p99: float | None
 
 
-class History:
+class PutHistory:
     """The samples of the last 15 minutes."""
 
     def __init__(self) -> None:
@@ -88,7 +90,7 @@ def _rates(old: Sample, new: Sample) -> Rates:
     )
 
 
-class Progress(NamedTuple):
+class WorkProgress(NamedTuple):
     """How far a long work is. The rate is None before a second look, and the time left while that is not known."""
 
     what: str
@@ -98,7 +100,7 @@ class Progress(NamedTuple):
     seconds_left: float | None
 
 
-class Pace:
+class WorkPace:
     """The rate of a long work, over about the last ``PACE_SECONDS``."""
 
     def __init__(self) -> None:
@@ -121,17 +123,17 @@ class Pace:
         """Whether it is the work of the last look, which has not gone back."""
         return bool(self._marks) and self._marks[-1][1].title == place.title and self._marks[-1][1].at <= place.at
 
-    def progress(self, place: Place | None, now: float) -> Progress | None:
+    def progress(self, place: Place | None, now: float) -> WorkProgress | None:
         """What is known of a work that is at ``place`` now."""
         if place is None:
             return None
         if not self._goes_on(place):
             start = _start_of(place)
-            return Progress(place.title, place.at - start, place.end - start, None, None)
+            return WorkProgress(place.title, place.at - start, place.end - start, None, None)
         then, before = self._marks[0]
         rate = (place.at - before.at) / (now - then) if now > then else None
         left = (place.end - place.at) / rate if rate else None
-        return Progress(place.title, place.at - self._start, place.end - self._start, rate, left)
+        return WorkProgress(place.title, place.at - self._start, place.end - self._start, rate, left)
 
 
 def _start_of(place: Place) -> int:
@@ -160,43 +162,31 @@ class DiskFacts:
 
 
 class Sampler(PeriodicService):
-    """Samples every 5 s. ``look`` gives the current sums, None while the store is closed.
+    """Samples a node every 5 s. While its disk hangs, the facts about it stay as they were."""
 
-    ``run_in_thread`` runs ``look_at_disk``. While the disk hangs, the facts about it stay as they were. ``how_far``
-    says how far the opening of the store, or a slave's copy, is.
-    """
-
-    def __init__(
-        self,
-        look: Callable[[], Sample | None],
-        look_at_disk: Callable[[], DiskFacts],
-        run_in_thread: Callable[[Callable[[], Any]], Deferred[Any]],
-        clock: IReactorTime,
-        how_far: Callable[[], Place | None] = lambda: None,
-    ) -> None:
+    def __init__(self, node: IShownNode, clock: IReactorTime) -> None:
         super().__init__("sampling for the status page", SAMPLE_SECONDS, self._sample, clock)
         self._now = clock.seconds
-        self._pace = Pace()
-        self.how_far = how_far
-        self._look = look
-        self._look_at_disk = look_at_disk
-        self._run_in_thread = run_in_thread
+        self._pace = WorkPace()
+        self._node = node
         self._looking: Deferred[None] | None = None
-        self.history = History()
+        self.history = PutHistory()
         self.disk = DiskFacts()
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> WorkProgress | None:
         """How far a long work of the node is now; None if there is none."""
-        return self._pace.progress(self.how_far(), self._now())
+        return self._pace.progress(self._node.how_far(), self._now())
 
     def _sample(self) -> None:
-        self._pace.look(self.how_far(), self._now())
-        sample = self._look()
+        self._pace.look(self._node.how_far(), self._now())
+        sample = sample_of(self._node.live_node(), self._now())
         if sample is not None:
             self.history.add(sample)
         if self._looking is None:
-            self._looking = self._run_in_thread(self._look_at_disk).addCallback(self._seen)
+            settings = self._node.settings
+            look = partial(DiskFacts.of, settings.commit_log_folder, settings.store_path_root_dir)
+            self._looking = self._node.run_in_table_thread(look).addCallback(self._seen)
             self._looking.addBoth(self._looked)
 
     def _seen(self, facts: DiskFacts) -> None:
@@ -268,6 +258,16 @@ class TimedPoller:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._poller, name)
+
+
+def sample_of(live: ILiveNode | None, seconds: float) -> Sample | None:
+    """The sums of an open node; None while its store is closed."""
+    if live is None:
+        return None
+    messages = 0 if live.broker is None else live.broker.stats.puts.messages
+    return Sample(
+        seconds, messages, list(live.store.put_figures.durations.counts), live.store.commit_log.verified_offset
+    )
 
 
 def time_turns(reactor: Any) -> Histogram | None:

@@ -78,10 +78,14 @@ class Pages(Resource):
 
     def __init__(self, handlers: Mapping[str, Handler], clock: IReactorTime) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Twisted's
-        self._handlers = handlers
+        self._handlers = dict(handlers)
         self._bucket = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_AT_ONCE, clock)
         self.refused: Counter[str] = Counter()
         """How many requests were refused, by reason."""
+
+    def add(self, handlers: Mapping[str, Handler]) -> None:
+        """Answer more paths."""
+        self._handlers |= handlers
 
     def render(self, request: Any) -> Any:
         """Answer a request, now or later."""

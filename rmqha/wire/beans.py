@@ -20,7 +20,7 @@ from rmqha.wire.fastjson import Verbatim
 
 Bean = TypeVar("Bean")
 Read = Callable[[Any, Any], Any]
-"""Makes a field's value of the bean's value and the field's type, as cattrs calls it. Raises ValueError."""
+"""Makes a value, or a whole bean, of what was read and the type, as cattrs calls it. Raises ValueError."""
 
 INT_BITS, LONG_BITS = 32, 64
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
@@ -65,16 +65,16 @@ def _explained(kind: Any, content: Mapping[Any, Any]) -> str:
     raise AssertionError("it was wrong before")
 
 
-_fast_readers: dict[Any, Callable[[Mapping[Any, Any], Any], Any]] = {}
+_fast_readers: dict[Any, Read] = {}
 
 
-def _new_reader(kind: Any) -> Callable[[Mapping[Any, Any], Any], Any]:
+def _new_reader(kind: Any) -> Read:
     reader = _fast_readers[kind] = _reader(kind, _fast)
     return reader
 
 
 @cache
-def _reader(kind: Any, converter: Converter) -> Callable[[Mapping[Any, Any], Any], Any]:
+def _reader(kind: Any, converter: Converter) -> Read:
     options: dict[str, Any] = {name: _option(kind, name) for name in _names(kind)}
     if issubclass(kind, tuple):
         return namedtuple_dict_structure_factory(kind, converter, "from_converter", False, True, **options)

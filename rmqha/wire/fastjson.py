@@ -12,13 +12,15 @@ In its pretty form a line never starts with an unquoted key, but the closing bra
 import gc
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
 from typing import Any
 
 import orjson
+
+from rmqha.kit.steps import Steps
 
 MAX_DEPTH = 100
 """The nesting limit of a text that is not strict JSON. orjson limits strict JSON to 1024."""
@@ -376,10 +378,10 @@ def _pretty_rows(document: Document) -> Iterator[str]:
     yield "\n}"
 
 
-async def dumps_strict_by_rows(document: Document, take_turns: Callable[[], Awaitable[None]]) -> bytes:
-    """Like ``dumps_strict`` of the whole, but awaits ``take_turns`` every few rows: for the reactor's thread.
+def dumping_strict(document: Document) -> Steps[bytes]:
+    """Like ``dumps_strict`` of the whole, but in steps of a few rows: for the reactor's thread.
 
-    The rows are those at the time of the call.
+    The rows are those at the time of the first step.
     """
     pieces: list[bytes] = []
     parts = {
@@ -392,18 +394,12 @@ async def dumps_strict_by_rows(document: Document, take_turns: Callable[[], Awai
             pieces.append(dumps_strict(part))
             continue
         pieces.append(b"{")
-        pieces.extend([piece async for piece in _strict_rows(part, take_turns)])
+        for number, some in enumerate(_batches(part.items())):
+            if number:
+                yield
+            pieces.append((b"," if number else b"") + dumps_strict(dict(some))[1:-1])
         pieces.append(b"}")
     return b"".join(pieces) + b"}" if pieces else b"{}"
-
-
-async def _strict_rows(rows: Rows, take_turns: Callable[[], Awaitable[None]]) -> AsyncIterator[bytes]:
-    comma = b""
-    for some in _batches(rows.items()):
-        if comma:
-            await take_turns()
-        yield comma + dumps_strict(dict(some))[1:-1]
-        comma = b","
 
 
 def _batches(items: Iterable[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:

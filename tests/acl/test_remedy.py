@@ -3,9 +3,9 @@
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.client.errors import AccessDenied, MQBrokerError
-from rmqha.ops.doctor.facts import Facts, Host
+from rmqha.ops.doctor.facts import AskedBroker, Facts
 from rmqha.ops.doctor.ofnodes import answers
-from rmqha.remoting.protocol import with_remedy
+from rmqha.remoting.calls import with_remedy
 from rmqha.wire.command import RemotingCommand
 
 JAVA = "org.apache.rocketmq.acl.common.AclException: "
@@ -42,5 +42,5 @@ class RemedyTests(SynchronousTestCase):
             (f"code 1: {with_remedy(JAVA + 'No accessKey is configured' + AT)}", "--acl-file"),
             ("Connection refused", "start the broker"),
         ):
-            (finding,) = answers(Facts(hosts=(Host("10.0.0.1:10911", problem),)))
+            (finding,) = answers(Facts(hosts=(AskedBroker("10.0.0.1:10911", problem),)))
             self.assertIn(advice, str(finding.advice))

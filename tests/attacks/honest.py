@@ -15,11 +15,10 @@ from twisted.internet.interfaces import IReactorCore, IReactorTime
 from twisted.internet.task import deferLater
 
 from rmqha.acl.credentials import make_signer
-from rmqha.client.instance import MQClient
+from rmqha.client.instance import Connector, MQClient, OneBroker
 from rmqha.client.message import Message
 from rmqha.client.producer import Producer
 from rmqha.client.route import TopicRoute
-from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RequestCode
@@ -30,16 +29,18 @@ TOPIC = "BenchmarkTest"
 PINGED = {"topic": TOPIC, "queueId": "0"}
 
 
+class Ways(OneBroker):
+    """A broker that is not asked for its topics."""
+
+    async def find_route(self, client: MQClient, topic: str) -> TopicRoute:
+        return TopicRoute.of_broker(self._address, TopicConfig(TOPIC, 1, 1))
+
+
 async def run(address: str, only_pings: bool, ended: threading.Event) -> None:
     """Put and ping until the input ends."""
     clock = IReactorTime(default_reactor)
-    route = TopicRoute.of_broker(address, TopicConfig(TOPIC, 1, 1))
-
-    async def find_route(_: MQClient, __: str) -> TopicRoute:
-        return route
-
-    tls = ClientTLS(sign=make_signer(None))
-    client = MQClient(find_route, lambda told: make_endpoint(default_reactor, told, tls), clock)
+    ways = Ways(address, Connector(default_reactor, ClientTLS(sign=make_signer(None))))
+    client = MQClient(ways, clock)
     producer = Producer(client, "honest", timeout=WAIT_SECONDS)
     message = Message(TOPIC, b"x" * 100)
     code = RequestCode.GET_BROKER_CLUSTER_INFO if only_pings else RequestCode.GET_MAX_OFFSET

@@ -23,6 +23,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.hastatus import ha_runtime_info, ha_status_processors
+from rmqha.broker.interfaces import NoNode
 from rmqha.broker.requests.later import LATER
 from rmqha.broker.requests.pop import POP_CODES
 from rmqha.broker.runtimeinfo import runtime_processors
@@ -35,7 +36,7 @@ from rmqha.store.derived.index import IndexedKey
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
 from rmqha.store.nodestate import NodeState
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, WallClockOf
 from tests.ha.doubles import LineTransport
 from tests.remoting.test_protocol import commands_in, frame
 
@@ -52,6 +53,20 @@ ENTRIES = 60_000
 LONG_TEXT = "x" * 250_000
 HUGE = str(2**63 - 1)
 KEY = "K"
+
+
+class CrowdedNode(NoNode):
+    """The node of a broker, in this state."""
+
+    def __init__(self, broker: BrokerService, state: NodeState) -> None:
+        self._broker = broker
+        self._state = state
+
+    def runtime_info(self) -> Mapping[str, str]:
+        return self._broker.runtime_info.table()
+
+    def ha_status(self) -> Mapping[str, Any]:
+        return ha_runtime_info(self._state, False, 256 << 20)
 
 
 class Worst(NamedTuple):
@@ -430,13 +445,13 @@ class BrokerTests(EveryCodeTestCase):
             self.clock,
             lambda _: succeed(None),  # a thread writes tables: that is no step of the reactor
             Surroundings("127.0.0.1"),
-            now_ms=lambda: NOW_MS + int(self.clock.seconds() * 1000),
+            wall=WallClockOf(self.clock),
         )
         self.fill(broker)
         processors = {
             **broker.processors(),
-            **runtime_processors(broker.runtime_info.table, broker.config),
-            **ha_status_processors(lambda: ha_runtime_info(self.crowded_state(), False, 256 << 20)),
+            **runtime_processors(CrowdedNode(broker, self.crowded_state()), broker),
+            **ha_status_processors(CrowdedNode(broker, self.crowded_state())),
             **PromiseProcessor(lambda _: False).processors(),
         }
         limits = broker_limits(self.settings, 10_000)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import strategies as st
 from twisted.internet.address import IPv4Address
@@ -12,18 +13,27 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
-from rmqha.broker.tables.configmanager import TableStorage
+from rmqha.broker.addresses import OwnAddresses
+from rmqha.broker.interfaces import IConfigured, NoNode
+from rmqha.broker.runtimeinfo import runtime_processors
+from rmqha.broker.tables.clients import Allowed
+from rmqha.broker.tables.configmanager import ITableObserver, TableStorage
 from rmqha.broker.tables.deletedtopics import DeletedTopics, Deleting
+from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.protocol import Processors, RemotingProtocol
+from rmqha.remoting.rights import Rights
 from rmqha.remoting.turns import Turns
-from rmqha.settings.settings import make_settings
+from rmqha.settings.settings import Settings, make_settings
 from rmqha.store import messagestore
 from rmqha.store.derived.dispatch import SLAVE_PAUSE_SECONDS
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.metadata import SubscriptionGroupConfig
 from rmqha.wire.command import OUR_VERSION, RemotingCommand
 from rmqha.wire.record import Blank, Record, decode_record
 from tests.ha.doubles import LineTransport, content_of
@@ -89,6 +99,85 @@ class Client:
         return answer
 
 
+@implementer(IWallClock)
+class WallClockOf:
+    """A time of day that goes on with a clock, or is set ``ahead_ms``."""
+
+    def __init__(self, clock: Clock, started_ms: int = NOW_MS) -> None:
+        self._clock = clock
+        self._started_ms = started_ms
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return self._started_ms + int(self._clock.seconds() * 1000) + self.ahead_ms
+
+
+@implementer(IWallClock)
+class SetWallClock:
+    """A time of day that stays until it is set."""
+
+    def __init__(self, ms: int = NOW_MS) -> None:
+        self.ms = ms
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+@implementer(ITableObserver)
+class ToldRows:
+    """What was told of the changes of a table."""
+
+    def __init__(self) -> None:
+        self.rows: list[object | None] = []
+
+    def table_changed(self, row: object | None) -> None:
+        self.rows.append(row)
+
+
+@implementer(IConfigured)
+class TellingNode(NoNode):
+    """A node, and its broker, that tell this."""
+
+    def __init__(
+        self,
+        table: Mapping[str, str] | None = None,
+        config: Mapping[str, str] | None = None,
+        ha_status: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._table = {} if table is None else table
+        self._config = {} if config is None else config
+        self._ha_status = {} if ha_status is None else ha_status
+
+    def runtime_info(self) -> Mapping[str, str]:
+        return self._table
+
+    def config(self) -> Mapping[str, str]:
+        return self._config
+
+    def ha_status(self) -> Mapping[str, Any]:
+        return self._ha_status
+
+    def runtime_processors(self) -> Processors:
+        """Answers about both."""
+        return runtime_processors(self, self)
+
+
+class Everybody(Allowed):
+    """No account is left out."""
+
+    def may(self, rights: Rights) -> bool:
+        return True
+
+
+EVERYBODY = Everybody()
+
+
+def own_addresses(broker_addr: str) -> OwnAddresses:
+    """The addresses of a broker whose main port is this HOST:PORT."""
+    host, _, port = broker_addr.rpartition(":")
+    return OwnAddresses(Settings(broker_ip1=host, listen_port=int(port)), "", {})
+
+
 class BrokerStoreTestCase(SynchronousTestCase):
     """``open`` opens a store of a role; ``put`` fills a master's, ``copy_to_slave`` makes a slave's of it."""
 
@@ -96,6 +185,7 @@ class BrokerStoreTestCase(SynchronousTestCase):
         for name in ("fsync", "fdatasync"):  # what they promise is no matter here, and they take most of the time
             self.patch(os, name, lambda fd: None)
         self.clock = Clock()
+        self.wall = WallClockOf(self.clock)
         wall_clock = SimpleNamespace(time=lambda: NOW_MS / 1000 + self.clock.seconds(), monotonic=time.monotonic)
         self.patch(messagestore, "time", wall_clock)
         self.failures: list[Failure] = []
@@ -186,5 +276,7 @@ def deleted_topics(
     case: BrokerStoreTestCase, topics: TopicConfigManager, offsets: ConsumerOffsetManager
 ) -> DeletedTopics:
     """The deleted topics of the case's store. There are no groups but G."""
-    deleting = Deleting(topics, offsets, lambda group: group == "G", Turns(case.clock), lambda: NOW_MS)
+    groups = SubscriptionGroupManager(Path(case.mktemp()), case.settings, SetWallClock())
+    groups.update(SubscriptionGroupConfig("G"))
+    deleting = Deleting(topics, offsets, groups, Turns(case.clock), SetWallClock())
     return DeletedTopics(TableStorage(case.folder), case.store, deleting)

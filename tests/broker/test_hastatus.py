@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.broker.hastatus import ha_runtime_info, ha_status_processors
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.wire.command import RequestCode
-from tests.broker.brokerstore import BrokerStoreTestCase
+from tests.broker.brokerstore import BrokerStoreTestCase, TellingNode
 
 NEAR_BYTES = 256
 
@@ -55,7 +55,7 @@ class HaStatusProcessorTests(BrokerStoreTestCase):
     def test_the_answer_is_what_it_is_now(self) -> None:
         self.open()
         found = {"master": True}
-        peer = self.client(ha_status_processors(lambda: found))
+        peer = self.client(ha_status_processors(TellingNode(ha_status=found)))
         self.assertEqual(orjson.loads(peer.ask(RequestCode.GET_BROKER_HA_STATUS).body), {"master": True})
         found["master"] = False
         self.assertEqual(orjson.loads(peer.ask(RequestCode.GET_BROKER_HA_STATUS).body), {"master": False})

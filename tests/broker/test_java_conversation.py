@@ -16,7 +16,7 @@ from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, decode_command
 from rmqha.wire.properties import parse_properties
 from rmqha.wire.record import Blank, decode_record
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.broker.brokerstore import BrokerStoreTestCase, WallClockOf
 from tests.ha.doubles import LineTransport
 from tests.remoting.test_protocol import commands_in
 
@@ -79,9 +79,9 @@ class JavaConversationTests(BrokerStoreTestCase):
             self.clock,
             execute,
             Surroundings("127.0.0.1"),
-            now_ms=lambda: NOW_MS + int(self.clock.seconds() * 1000),
+            wall=WallClockOf(self.clock),
         )
-        self.broker.listening(facts["port"])
+        self.broker.addresses.listening(facts["port"])
         self.broker.topics.update(TopicConfig("TRecorded", 2, 2))
         self.broker.startService()
         self.addCleanup(lambda: self.successResultOf(self.broker.stopService()))

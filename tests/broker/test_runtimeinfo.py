@@ -8,15 +8,17 @@ import orjson
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
-from rmqha.broker.runtimeinfo import RuntimeInfo, byte_count, config_of, runtime_processors
+from rmqha.broker.interfaces import IDelayLevels
+from rmqha.broker.runtimeinfo import RuntimeInfo, byte_count, config_of
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.asking import ask_config, ask_master_range, ask_runtime_info, log_range, view_of_master
 from rmqha.remoting.protocol import Processors, RemotingError, RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from tests.broker.brokerstore import NOW_MS, SEGMENT_SIZE, BrokerStoreTestCase
+from tests.broker.brokerstore import NOW_MS, SEGMENT_SIZE, BrokerStoreTestCase, TellingNode
 from tests.ha.doubles import FakeEndpoint, LineTransport
 
 T = TypeVar("T")
@@ -41,12 +43,12 @@ scheduleMessageOffset_3 putLatency99 putLatency999 getTransferredTps brokerActiv
 def a_broker(min_offset: str, max_offset: str, segment_size: str = "1073741824") -> Processors:
     """Answers as a broker with this log does."""
     table = {"commitLogMinOffset": min_offset, "commitLogMaxOffset": max_offset, "bootTimestamp": "1"}
-    return runtime_processors(lambda: table, lambda: {"mappedFileSizeCommitLog": segment_size})
+    return TellingNode(table, {"mappedFileSizeCommitLog": segment_size}).runtime_processors()
 
 
 def a_broker_with(**config: str) -> Processors:
     """Answers as a broker with these settings does."""
-    return runtime_processors(lambda: {"commitLogMinOffset": "0", "commitLogMaxOffset": "1"}, lambda: config)
+    return TellingNode({"commitLogMinOffset": "0", "commitLogMaxOffset": "1"}, config).runtime_processors()
 
 
 def a_broker_that_says(body: bytes) -> Processors:
@@ -92,7 +94,7 @@ class ProcessorsTests(RuntimeInfoTestCase):
 
     def test_the_table_is_asked_for_each_time_and_has_our_version(self) -> None:
         table = {"a": "1"}
-        processors = runtime_processors(lambda: table, dict)
+        processors = TellingNode(table).runtime_processors()
         self.assertEqual(
             self.successResultOf(self.ask(ask_runtime_info, processors)), {"brokerVersion": "399", "a": "1"}
         )
@@ -105,7 +107,7 @@ class ProcessorsTests(RuntimeInfoTestCase):
 
     def test_the_config_is_properties_with_a_data_version(self) -> None:
         config = {"brokerName": "broker-a", "odd": "a=b\nc \u20ac"}
-        processors = runtime_processors(dict, lambda: config)
+        processors = TellingNode(config=config).runtime_processors()
         self.assertEqual(self.successResultOf(self.ask(ask_config, processors)), config)
         answer = answer_of(processors, RequestCode.GET_BROKER_CONFIG)
         self.assertEqual(orjson.loads(answer.ext_fields["version"]), {"counter": 0, "timestamp": 0})
@@ -118,6 +120,17 @@ class ProcessorsTests(RuntimeInfoTestCase):
         self.assertEqual(config, javaproperties.loads(body.decode()))
 
 
+@implementer(IDelayLevels)
+class DelayLevels:
+    """Has come so far."""
+
+    def __init__(self, levels: Mapping[int, tuple[int, int]]) -> None:
+        self._levels = levels
+
+    def progress(self) -> Mapping[int, tuple[int, int]]:
+        return self._levels
+
+
 class TableTests(BrokerStoreTestCase):
     """The table of a broker of ours."""
 
@@ -128,13 +141,10 @@ class TableTests(BrokerStoreTestCase):
     def make(self, role: str = "ASYNC_MASTER", **properties: str) -> None:
         """What a new store's broker says."""
         self.open(role, **properties)
-        self.stats = BrokerStats("C", self.clock, self.now_ms)
+        self.stats = BrokerStats("C", self.clock, self.wall)
         self.stats.startService()
         self.addCleanup(self.stats.stopService)
-        self.info = RuntimeInfo(self.store, self.stats, lambda: self.progress, self.now_ms)
-
-    def now_ms(self) -> int:
-        return NOW_MS + int(self.clock.seconds() * 1000)
+        self.info = RuntimeInfo(self.store, self.stats, DelayLevels(self.progress), self.wall)
 
     def test_all_is_there_that_a_java_broker_tells(self) -> None:
         self.make()

@@ -9,8 +9,9 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred, execute, fail, maybeDeferred, succeed
 from twisted.internet.testing import MemoryReactorClock
 
-from rmqha.broker.background.outerapi import MasterAddresses
-from rmqha.broker.service import BrokerService, Surroundings, default_ip, resolved
+from rmqha.broker.addresses import MasterAddresses, default_ip, resolved
+from rmqha.broker.interfaces import NoNode
+from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.net.endpoints import make_endpoint
 from rmqha.settings.settings import Settings
 from rmqha.store.examining import ABORT_FILE
@@ -19,7 +20,7 @@ from rmqha.store.metadata import PERM_READ, PERM_WRITE, ConsumerOffsetTable, Del
 from rmqha.store.tablesnapshots import read_tables, write_snapshot
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.record import Host, parse_msg_id
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, WallClockOf
 from tests.remoting.test_protocol import frame
 
 SENDS = {
@@ -42,7 +43,7 @@ class BrokerServiceTests(BrokerStoreTestCase):
             self.clock,
             execute,
             Surroundings(bind_address),
-            now_ms=lambda: NOW_MS + int(self.clock.seconds() * 1000),
+            wall=WallClockOf(self.clock),
         )
         return self.broker
 
@@ -64,7 +65,7 @@ class BrokerServiceTests(BrokerStoreTestCase):
 
     def test_a_message_sent_is_in_the_store_under_the_address_of_the_main_port(self) -> None:
         broker = self.run_broker()
-        broker.listening(20911)
+        broker.addresses.listening(20911)
         answer = self.client(broker.processors(fast_port=True)).ask(RequestCode.SEND_MESSAGE_V2, **SEND_FIELDS)
         self.assertEqual(answer.code, ResponseCode.SUCCESS, answer.remark)
         host, offset = parse_msg_id(answer.ext_fields["msgId"])
@@ -83,8 +84,8 @@ class BrokerServiceTests(BrokerStoreTestCase):
 
     def test_the_config_tells_what_is_in_effect_though_nobody_has_set_it(self) -> None:
         broker = self.make("SLAVE")
-        broker.listening(20911)
-        broker.ha_listening(20912)
+        broker.addresses.listening(20911)
+        broker.addresses.ha_listening(20912)
         in_effect = {
             "brokerIP1": "127.0.0.1",
             "brokerIP2": "127.0.0.1",
@@ -149,9 +150,9 @@ class BrokerServiceTests(BrokerStoreTestCase):
     def test_an_address_of_ipv6_has_brackets_with_name_servers(self) -> None:
         for given in ("::1", "[::1]"):
             broker = self.make(brokerIP1=given)
-            self.assertEqual(broker.broker_addr, f"[::1]:{broker.store_host.port}")
-            self.assertTrue(broker.ha_server_addr.startswith("[::1]:"))
-            self.assertTrue(broker.store_host.is_ipv6)
+            self.assertEqual(broker.addresses.broker_addr, f"[::1]:{broker.addresses.store_host.port}")
+            self.assertTrue(broker.addresses.ha_server_addr.startswith("[::1]:"))
+            self.assertTrue(broker.addresses.store_host.is_ipv6)
 
     def test_new_messages_have_the_address_that_the_name_of_brokerip1_has_now(self) -> None:
         known = {"broker.example.com": "192.0.2.1"}
@@ -160,9 +161,11 @@ class BrokerServiceTests(BrokerStoreTestCase):
             return succeed(known[name]) if name in known else fail(OSError("no answer"))
 
         self.open(brokerIP1="broker.example.com")
-        surroundings = Surroundings("127.0.0.1", addresses=dict(known), find_address=find)
+        node = NoNode()
+        self.patch(node, "find_address", find)
+        surroundings = Surroundings("127.0.0.1", node=node, addresses=dict(known))
         broker = BrokerService(self.settings, self.store, self.clock, execute, surroundings)
-        port = broker.store_host.port
+        port = broker.addresses.store_host.port
         broker.startService()
         for address in ("192.0.2.1", "192.0.2.2", None):
             with self.subTest(address):
@@ -170,17 +173,19 @@ class BrokerServiceTests(BrokerStoreTestCase):
                 if address is not None:
                     known["broker.example.com"] = address
                 self.clock.advance(30)
-                self.assertEqual(broker.store_host, Host.parse(address or "192.0.2.2", port))
-                self.assertEqual(broker.broker_addr, f"broker.example.com:{port}")
+                self.assertEqual(broker.addresses.store_host, Host.parse(address or "192.0.2.2", port))
+                self.assertEqual(broker.addresses.broker_addr, f"broker.example.com:{port}")
         self.successResultOf(broker.stopService())
 
     def test_what_name_servers_say_of_the_master_reaches_the_node_and_the_tables_copying(self) -> None:
         told: list[MasterAddresses] = []
         self.open("SLAVE")
-        surroundings = Surroundings("127.0.0.1", master_found=told.append)
+        node = NoNode()
+        self.patch(node, "master_found", told.append)
+        surroundings = Surroundings("127.0.0.1", node=node)
         broker = BrokerService(self.settings, self.store, self.clock, execute, surroundings)
         addresses = MasterAddresses("192.0.2.1:10911", "192.0.2.1:10912")
-        broker._master_found(addresses)
+        broker.master_found(addresses)
         self.assertEqual((told, broker.slave_synchronize.master_address), ([addresses], "192.0.2.1:10911"))
 
     def test_a_slave_takes_none(self) -> None:
@@ -277,19 +282,27 @@ class BrokerServiceTests(BrokerStoreTestCase):
 
     def test_it_says_where_it_is(self) -> None:
         broker = self.make(brokerIP1="192.0.2.5", listenPort="30911")
-        self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("192.0.2.5:30911", "192.0.2.5:30912"))
-        broker.listening(4000)
-        broker.ha_listening(4001)
-        self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("192.0.2.5:4000", "192.0.2.5:4001"))
+        self.assertEqual(
+            (broker.addresses.broker_addr, broker.addresses.ha_server_addr), ("192.0.2.5:30911", "192.0.2.5:30912")
+        )
+        broker.addresses.listening(4000)
+        broker.addresses.ha_listening(4001)
+        self.assertEqual(
+            (broker.addresses.broker_addr, broker.addresses.ha_server_addr), ("192.0.2.5:4000", "192.0.2.5:4001")
+        )
         broker = self.make(brokerIP1="192.0.2.5", brokerIP2="198.51.100.5")
-        self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("192.0.2.5:10911", "198.51.100.5:10912"))
+        self.assertEqual(
+            (broker.addresses.broker_addr, broker.addresses.ha_server_addr), ("192.0.2.5:10911", "198.51.100.5:10912")
+        )
 
     def test_an_address_of_ipv6_is_told_in_brackets(self) -> None:
         for given in ("::1", "[::1]"):
             broker = self.make(brokerIP1=given, brokerIP2=given, listenPort="30911")
-            self.assertEqual((broker.broker_addr, broker.ha_server_addr), ("[::1]:30911", "[::1]:30912"))
-            self.assertEqual(broker.store_host, Host.parse("::1", 30911))
-            for address in (broker.broker_addr, broker.ha_server_addr):
+            self.assertEqual(
+                (broker.addresses.broker_addr, broker.addresses.ha_server_addr), ("[::1]:30911", "[::1]:30912")
+            )
+            self.assertEqual(broker.addresses.store_host, Host.parse("::1", 30911))
+            for address in (broker.addresses.broker_addr, broker.addresses.ha_server_addr):
                 make_endpoint(MemoryReactorClock(), address)
 
     def test_it_says_who_it_is(self) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.chaos.clients import Clients
+from tests.chaos.clients import TOPIC, Clients
 from tests.chaos.cluster import COORDINATORS, NAME_SERVERS, OURS, ChaosCluster, Etcd, Setup
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.java import JavaCluster
@@ -31,6 +31,7 @@ from tests.chaos.parts import Cluster
 from tests.chaos.results import Line, append, put_into, read, tables
 from tests.chaos.rounds import TROUBLES, Outcome, Rounds
 from tests.interop.rocketmq import PROJECT_ROOT
+from tests.proofs.foreign import recorded
 
 CAREFUL, DEFAULTS = "java-controller", "java-controller-defaults"
 LOGS = "compare-logs"
@@ -66,6 +67,9 @@ class Run:
                 self._note(cluster, outcome, seconds, load)
                 if outcome.violations and self._options.keep is not None:
                     cluster.keep(self._options.keep / f"{self._options.seed}-{turn}-{outcome.fault}")
+            if self._options.histories is not None:
+                name = f"{self._options.seed}-{turn}-queues.jsonl"
+                recorded(clients.history(), TOPIC).write(self._options.histories / name)
 
     def _cluster(self, work: Path) -> ChaosCluster | JavaCluster:
         options = self._options
@@ -146,6 +150,12 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--keep", type=Path, help="where to copy the logs of a round that fails")
+    parser.add_argument(
+        "--histories",
+        type=Path,
+        metavar="FOLDER",
+        help="where to write what the clients noted, for tests.proofs.foreign",
+    )
     parser.add_argument("--record", type=Path, help="append each round to this file")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the table of this file, and run nothing")
     parser.add_argument("--page", type=Path, help="with --table: put the table into this page, too")

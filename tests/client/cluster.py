@@ -1,6 +1,6 @@
 """Name servers and brokers in memory, which answer as a test says; a client that finds them by their addresses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectionRefusedError
@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from rmqha.client import MQClient
-from rmqha.client.instance import NameServers
+from rmqha.client.instance import Connector, NameServers
 from rmqha.remoting.protocol import Processors, RemotingProtocol, RequestRefused
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact
@@ -85,6 +85,21 @@ def queue_data(name: str, reads: int, writes: int, perm: int = 6) -> dict[str, o
     return {"brokerName": name, "readQueueNums": reads, "writeQueueNums": writes, "perm": perm, "topicSysFlag": 0}
 
 
+class Ways(NameServers):
+    """Name servers in memory. They are asked for masters only if ``tells_masters``."""
+
+    def __init__(self, clock: Clock, servers: Mapping[str, Server], *addresses: str, tells_masters: bool) -> None:
+        super().__init__(addresses, Connector(clock))
+        self._servers = servers
+        self._tells_masters = tells_masters
+
+    def endpoint(self, address: str) -> IStreamClientEndpoint:
+        return self._servers[address]
+
+    async def has_master(self, client: MQClient) -> bool:
+        return not self._tells_masters or await super().has_master(client)
+
+
 class ClusterTestCase(SynchronousTestCase):
     """A client of name servers ``ns1:1`` and ``ns2:1``, which tell ``routes``; servers are made by ``serve``."""
 
@@ -93,11 +108,14 @@ class ClusterTestCase(SynchronousTestCase):
         self.servers: dict[str, Server] = {}
         self.routes: dict[str, tuple[list[dict[str, object]], list[dict[str, object]]]] = {}
         self.name_servers = [self.serve(address, {ROUTE: self.tell_route}) for address in ("ns1:1", "ns2:1")]
-        self.client = MQClient(NameServers(["ns1:1", "ns2:1"]).find_route, self.way, self.clock)
+        self.client = MQClient(self.ways("ns1:1", "ns2:1"), self.clock)
         self.addCleanup(self.stop)
 
     def way(self, address: str) -> IStreamClientEndpoint:
         return self.servers[address]
+
+    def ways(self, *name_servers: str, tells_masters: bool = False) -> Ways:
+        return Ways(self.clock, self.servers, *name_servers, tells_masters=tells_masters)
 
     def stop(self) -> None:
         stopped = self.client.stop()

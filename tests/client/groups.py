@@ -2,14 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
+from zope.interface import implementer
 
 from rmqha.client import MessageQueue
-from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.remoting.protocol import Answer, IConnectionObserver, Processors, RemotingProtocol, RequestRefused
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict, loads_lenient
 from rmqha.wire.properties import format_properties
@@ -20,6 +20,7 @@ PORTION = 3
 TOPIC = "T"
 
 
+@implementer(IConnectionObserver)
 class GroupBroker:
     """A master called ``name`` with the queues of its topics in memory."""
 
@@ -154,11 +155,11 @@ class GroupBroker:
         content = loads_lenient(request.body)
         self.heartbeats.append(content)
         if connection not in self.known:
-            connection.on_closed(partial(self.forget, connection))
+            connection.on_closed(self)
         self.known[connection] = content["clientID"]
         return RemotingCommand(0)
 
-    def forget(self, connection: RemotingProtocol) -> None:
+    def connection_closed(self, connection: RemotingProtocol) -> None:
         """A connection is closed."""
         self.known.pop(connection, None)
 

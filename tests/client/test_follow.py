@@ -1,16 +1,32 @@
 """A follower of a topic: the last messages, new ones, new queues, and brokers that are away for a while."""
 
 from twisted.internet.defer import CancelledError, Deferred
+from zope.interface import implementer
 
 from rmqha.client import TopicNotFound
 from rmqha.client.bulk import Edge, StoredSince
-from rmqha.client.follow import Follower, Wanted
+from rmqha.client.follow import Follower, IMessageView, Wanted
 from rmqha.client.instance import POLL_NAME_SERVER_SECONDS
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.record import Record
 from tests.client.cluster import Server, broker_data, queue_data
 from tests.client.test_pull import PullTestCase, record
+
+
+@implementer(IMessageView)
+class View:
+    """Notes the messages, and the lines about trouble."""
+
+    def __init__(self, messages: list[Record], lines: list[str]) -> None:
+        self._messages = messages
+        self._lines = lines
+
+    def got(self, record: Record) -> None:
+        self._messages.append(record)
+
+    def trouble(self, line: str) -> None:
+        self._lines.append(line)
 
 
 class FollowTests(PullTestCase):
@@ -27,7 +43,7 @@ class FollowTests(PullTestCase):
         return server
 
     def follower(self, wanted: Wanted) -> Follower:
-        return Follower(self.consumer, self.clock, wanted, self.got.append, self.said.append)
+        return Follower(self.consumer, self.clock, wanted, View(self.got, self.said))
 
     def turns(self, seconds: float = 0.0) -> None:
         """Let requests and answers pass, and then some time."""
@@ -119,11 +135,12 @@ class FollowTests(PullTestCase):
         self.end(following)
 
     def test_what_takes_the_messages_may_end_it(self) -> None:
-        def broken(_: Record) -> None:
-            raise BrokenPipeError
+        class Broken(View):
+            def got(self, record: Record) -> None:
+                raise BrokenPipeError
 
         self.messages = [record(0)]
-        follower = Follower(self.consumer, self.clock, Wanted(Edge.MIN), broken, self.said.append)
+        follower = Follower(self.consumer, self.clock, Wanted(Edge.MIN), Broken(self.got, self.said))
         following = Deferred.fromCoroutine(follower.follow("T"))
         for _ in range(5):
             self.turns()

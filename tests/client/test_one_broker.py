@@ -3,7 +3,7 @@
 from twisted.internet.defer import Deferred
 
 from rmqha.client.errors import AccessDenied
-from rmqha.client.instance import OneBroker
+from rmqha.client.instance import Connector, OneBroker
 from rmqha.client.lookup import Brokers, Place
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.store.metadata import TopicConfig
@@ -37,7 +37,7 @@ class OneBrokerTests(ClusterTestCase):
         """How many queues of the topic can be read and written."""
 
         async def finding() -> list[int] | None:
-            route = await OneBroker("b:1").find_route(self.client, topic)
+            route = await OneBroker("b:1", Connector(self.clock)).find_route(self.client, topic)
             return None if route is None else [route.queues[0].read_queue_nums, route.queues[0].write_queue_nums]
 
         found = Deferred.fromCoroutine(finding())

@@ -33,7 +33,7 @@ from rmqha.client import (
     Unreachable,
     by_key,
 )
-from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, REST_SECONDS, NameServers
+from rmqha.client.instance import POLL_NAME_SERVER_SECONDS, REST_SECONDS
 from rmqha.client.producer import LEADER_TIMEOUT_SECONDS, SEND_TIMEOUT_SECONDS
 from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.testing.records import make_record
@@ -355,8 +355,7 @@ class LeaderTests(ProducerTestCase):
             code = RequestCode.GET_BROKER_CLUSTER_INFO
             body = dumps_compact({"brokerAddrTable": brokers, "clusterAddrTable": {}})
             self.serve("ns3:1", {ROUTE: self.tell_route, code: partial(self.tell, body)})
-            servers = NameServers(["ns3:1"])
-            client = MQClient(servers.find_route, self.way, self.clock, servers.has_master)
+            client = MQClient(self.ways("ns3:1", tells_masters=True), self.clock)
             sending = Producer(client, "PG", retries=Retries(leader_timeout=0)).send(Message("Other", b""))
             self.carry()
             self.failureResultOf(sending, kind)

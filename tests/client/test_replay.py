@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from rmqha.client import MQClientError, Producer, SendStatus
+from rmqha.client.message import Message
 from rmqha.client.replay import (
     BROKER_MADE,
     IN_FLIGHT,
     Delayed,
     Fate,
-    Memory,
+    IReplayMemory,
     Outgoing,
     Pace,
     Planner,
@@ -284,6 +286,26 @@ class PlannerTests(SynchronousTestCase):
         self.assertEqual(len({one.unique_key for one in sent}), expected)
 
 
+@implementer(IReplayMemory)
+class Positions:
+    """Notes the positions of the progress, and remembers nothing else."""
+
+    def __init__(self, seen: list[int]) -> None:
+        self._seen = seen
+
+    def sends(self, position: int) -> None:
+        pass
+
+    def has_result(self, position: int, status: SendStatus | None) -> None:
+        pass
+
+    def changed(self, progress: Progress) -> None:
+        self._seen.append(progress.position)
+
+    async def is_there(self, message: Message) -> bool:
+        return False
+
+
 class ReplayTests(ClusterTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -294,10 +316,7 @@ class ReplayTests(ClusterTestCase):
         self.replay = self.make_replay()
 
     def make_replay(self, progress: Progress | None = None, **pace: Any) -> Replay:
-        def changed(now: Progress) -> None:
-            self.seen.append(now.position)
-
-        return Replay(Producer(self.client, "PG"), self.clock, changed, Pace(**pace), progress)
+        return Replay(Producer(self.client, "PG"), self.clock, Positions(self.seen), Pace(**pace), progress)
 
     def take(self, _: RemotingProtocol, request: RemotingCommand) -> Deferred[RemotingCommand]:
         self.answers.append((request, Deferred()))
@@ -426,17 +445,15 @@ class ReplayTests(ClusterTestCase):
         before = {number * 10 for number, kind in enumerate(kinds) if kind == "sent" and number in sent_before}
         results = set(before)
 
-        def changed(now: Progress) -> None:
-            refused = {failure.position for failure in now.failures}
-            self.assertEqual(now.done, {one for one in results | refused if one >= now.position})
+        class Checking(Positions):
+            def has_result(_, position: int, status: SendStatus | None) -> None:
+                results.add(position)
 
-        replay = Replay(
-            Producer(self.client, "PG"),
-            self.clock,
-            changed,
-            progress=Progress(done=set(before)),
-            memory=Memory(has_result=lambda position, _: results.add(position)),
-        )
+            def changed(_, progress: Progress) -> None:
+                refused = {failure.position for failure in progress.failures}
+                self.assertEqual(progress.done, {one for one in results | refused if one >= progress.position})
+
+        replay = Replay(Producer(self.client, "PG"), self.clock, Checking([]), progress=Progress(done=set(before)))
         self.answers.clear()
         running = self.run_replay([records[kind][number] for number, kind in enumerate(kinds)], replay)
         while left := [number for number, (_, answer) in enumerate(self.answers) if not answer.called]:

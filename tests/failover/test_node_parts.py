@@ -17,9 +17,6 @@ from rmqha.settings.settings import ReadUpTo
 from rmqha.store.errors import StoreError
 from rmqha.store.metadata import TopicConfig, TopicConfigTable
 from rmqha.store.offline.promote import new_topics
-from rmqha.web.nodeweb import node_handlers
-from rmqha.web.server import Server
-from rmqha.web.sharing import SharedWork
 from rmqha.wire.command import RequestCode, ResponseCode
 from tests.broker.brokerstore import BrokerStoreTestCase
 from tests.fixtures import new_folder
@@ -161,8 +158,8 @@ class PageTests(NodeWebTestCase):
 
     def cluster(self, **facts: Any) -> None:
         found = {**facts_of(None, 0), "member": "b", "sync": ["a", "b"], "leader": "a", "coordinator": True, **facts}
-        self.facts.cluster = lambda changes: {**found, "history": [CHANGE] * min(changes, 9)}
-        self.server = Server(node_handlers(self.facts, SharedWork(self.clock), lambda: self.server), self.clock)
+        self.shown.cluster_facts = lambda changes: {**found, "history": [CHANGE] * min(changes, 9)}
+        self.serve_pages()
 
     def test_cluster_and_history_are_json_and_say_whether_somebody_leads(self) -> None:
         self.begin("SLAVE", "IN_SYNC", brokerId="1")

@@ -16,6 +16,7 @@ from rmqha.failover.step import reading, trying
 from rmqha.failover.step.syncset import SyncSetKeeper
 from rmqha.failover.step.work import Procedure, Work
 from rmqha.ha.master.leadership import Leadership
+from rmqha.node.member import Member
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.cluster import PREFIX, Ambush, Cluster
 from rmqha.testing.sim.clusternodes import ClusterNode
@@ -97,6 +98,23 @@ def test_the_leader_stops_cleanly() -> None:
         assert cluster.clock.seconds() - before < 2.0, "nobody waits for the lease to end"
 
 
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_a_leader_has_no_right_any_more_when_the_coordinator_hears_of_it(is_ordered: bool) -> None:
+    """Else it promises something after the next leader has looked at what was promised."""
+    with running() as cluster:
+        leadership = cluster.members[0].leadership
+        assert leadership is not None
+        assert leadership.is_held()
+        held: list[bool] = []
+        cluster.ambush = Ambush("gets transaction of leader, status", 1, lambda _: held.append(leadership.is_held()))
+        if is_ordered:
+            cluster.order(Order.SWITCHOVER)
+        else:
+            cluster.stop("master")
+        assert cluster.wait(lambda: bool(held), SECONDS), cluster.standing()
+        assert held == [False]
+
+
 def test_a_switchover_without_a_name_goes_to_another_node() -> None:
     with running() as cluster:
         cluster.order(Order.SWITCHOVER)
@@ -152,17 +170,17 @@ def test_a_node_frozen_while_it_becomes_the_leader_leads_no_more_when_it_goes_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another one leads meanwhile, and has a message that the frozen one does not have (seed 9553)."""
-    lead = ClusterNode.lead
+    lead = Member.lead
     frozen: list[str] = []
 
-    async def frozen_at_first(node: ClusterNode, leadership: Leadership, cause: str) -> int:
+    async def frozen_at_first(member: Member, leadership: Leadership, cause: str) -> int:
         if not frozen:
-            frozen.append(node.name)
-            cluster.freeze(node.name)
-        return await lead(node, leadership, cause)
+            frozen.extend(node.name for node in cluster.members if node.member is member)
+            cluster.freeze(frozen[0])
+        return await lead(member, leadership, cause)
 
     with running(slaves=2) as cluster:
-        monkeypatch.setattr(ClusterNode, "lead", frozen_at_first)
+        monkeypatch.setattr(Member, "lead", frozen_at_first)
         cluster.kill("master")
         leader = wait_for_leader(cluster, "slave-1", "slave-2")
         assert [leader.name, *frozen] in (["slave-1", "slave-2"], ["slave-2", "slave-1"])
@@ -176,18 +194,20 @@ def test_a_node_that_wins_and_then_hears_nothing_from_the_coordinator_leads_late
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its renewals are answered again, so nobody else could ever lead (seed 22050)."""
-    write_known = ClusterNode.write_known
+    write_known = Member.write_known
     deaf: list[str] = []
 
-    async def deaf_at_first(node: ClusterNode, known: Known) -> None:
-        await write_known(node, known)
-        is_promoting = node.agent is not None and node.agent.state is FailoverState.PROMOTING
-        if is_promoting and known.leader == node.name and not deaf:
-            deaf.append(node.name)
-            cluster.block(COORDINATOR, node.name)
+    async def deaf_at_first(member: Member, known: Known) -> None:
+        await write_known(member, known)
+        agent = member.agent
+        if agent is not None and agent.state is FailoverState.PROMOTING and not deaf:
+            name = agent.identity.name
+            if known.leader == name:
+                deaf.append(name)
+                cluster.block(COORDINATOR, name)
 
     with running() as cluster:
-        monkeypatch.setattr(ClusterNode, "write_known", deaf_at_first)
+        monkeypatch.setattr(Member, "write_known", deaf_at_first)
         cluster.kill("master")
         assert cluster.wait(lambda: bool(deaf), SECONDS), cluster.standing()
         cluster.wait(lambda: False, 4.0)
@@ -382,11 +402,11 @@ def test_if_no_disk_has_a_byte_left_the_nodes_run_on_and_lead_when_there_is_room
 def test_a_log_is_not_set_aside_by_an_order_while_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order waits for room, or until it is withdrawn."""
 
-    async def refuse(_: ClusterNode) -> None:
+    async def refuse(_: Member) -> None:
         raise DiskFull("4096 bytes free")
 
     with running() as cluster:
-        monkeypatch.setattr(ClusterNode, "check_room", refuse)
+        monkeypatch.setattr(Member, "check_room", refuse)
         cluster.order(Order.REINIT, "slave-1")
         assert cluster.wait(lambda: "4096 bytes free" in cluster.view().members["slave-1"].reason, SECONDS)
         assert cluster.view().request is not None
@@ -435,18 +455,19 @@ def test_if_no_other_member_may_lead_it_leads_when_there_is_room() -> None:
 @pytest.mark.parametrize("when", ["write_known", "lead"])
 def test_a_disk_that_fills_while_a_member_becomes_the_leader(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """It gives the lead back at once, and another member leads without waiting for ``failover_pause``."""
-    before = getattr(ClusterNode, when)
+    before = getattr(Member, when)
     filled: list[ClusterNode] = []
 
-    async def fill(node: ClusterNode, *more: Any) -> Any:
-        if not filled and node.agent is not None and node.agent.state is FailoverState.PROMOTING:
-            filled.append(node)
-            node.disk.full = True
-        return await before(node, *more)
+    async def fill(member: Member, *more: Any) -> Any:
+        agent = member.agent
+        if not filled and agent is not None and agent.state is FailoverState.PROMOTING:
+            filled.extend(node for node in cluster.members if node.member is member)
+            filled[0].disk.full = True
+        return await before(member, *more)
 
     with running(slaves=2) as cluster:
         set_config(cluster, LONG_PAUSE)
-        monkeypatch.setattr(ClusterNode, when, fill)
+        monkeypatch.setattr(Member, when, fill)
         cluster.kill("master")
         assert cluster.wait(lambda: bool(filled), SECONDS), cluster.standing()
         at = cluster.clock.seconds()

@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.failover.agent import seen_members
 from rmqha.failover.keys import ClusterConfig, Mode, SyncSet
 from rmqha.failover.step.syncset import Look, SyncSetKeeper
+from rmqha.ha.master.followers import Copies, Followers
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.syncmembers import SyncMembers
@@ -26,7 +27,7 @@ class SyncSetTest(SynchronousTestCase):
         self.clock = Clock()
         self.log = MemoryCommitLog(1 << 20)
         self.leadership = Leadership(3, self.clock.seconds, until=1000.0)
-        self.members = SyncMembers(self.log, make_settings({}), self.clock, self.leadership, 0)
+        self.begin()
         self.a, self.b = member("a"), member("b")
         self.written = SyncSet(3, "a", {"a": self.a.holder()})
         self.use(SyncSetKeeper("a", self.written, 0))
@@ -43,6 +44,12 @@ class SyncSetTest(SynchronousTestCase):
     def settled(self, written: SyncSet) -> None:
         self.use(self.keeper.settled(written))
 
+    def begin(self) -> None:
+        settings = make_settings({})
+        self.members = SyncMembers(Copies(self.log, 0), settings, self.leadership)
+        self.followers = Followers(self.members, settings, self.clock)
+        self.members.heed(self.followers)
+
     def grow(self) -> int:
         """One more message. Returns the log's end."""
         offset = self.log.max_offset
@@ -52,13 +59,13 @@ class SyncSetTest(SynchronousTestCase):
 
     def connect(self, name: str = "b", request: int = 0) -> SlaveProgress:
         slave = SlaveProgress(name, request, request, False, name, f"session-{name}")
-        self.members.joined(slave)
+        self.followers.joined(slave)
         return slave
 
     def report(self, slave: SlaveProgress, offset: int) -> None:
         slave.send(max(slave.sent, offset))
         slave.report(offset)
-        self.members.reported(slave)
+        self.followers.reported(slave)
 
     def look(self, config: ClusterConfig = CONFIG) -> SyncSet | None:
         known, members = {"a": self.a, "b": self.b}, seen_members(self.members)
@@ -69,7 +76,7 @@ class SyncSetTest(SynchronousTestCase):
     def status(self) -> PutMessageStatus | None:
         """How a put ended whose message is the last of the log; None while it waits."""
         found: list[PutMessageStatus] = []
-        self.members.wait(self.log.verified_offset).addCallback(found.append)
+        self.followers.wait(self.log.verified_offset).addCallback(found.append)
         return found[0] if found else None
 
     def add_b(self) -> SlaveProgress:
@@ -99,7 +106,7 @@ class SyncSetTest(SynchronousTestCase):
         self.assertIsNone(self.look())
         self.assertEqual(self.keeper.written.holders["b"].boot, "boot-1")
         slave = SlaveProgress("b", 0, 0, False, "b", "session-2")
-        self.members.joined(slave)
+        self.followers.joined(slave)
         self.report(slave, self.log.verified_offset)
         new = self.look()
         assert new is not None
@@ -122,7 +129,7 @@ class SyncSetTest(SynchronousTestCase):
 
     def test_a_member_that_connects_while_the_log_is_empty_holds_it(self) -> None:
         self.log = MemoryCommitLog(1 << 20)
-        self.members = SyncMembers(self.log, make_settings({}), self.clock, self.leadership, 0)
+        self.begin()
         self.connect()
         self.assertEqual(self.members.held("b"), 0)
 
@@ -140,7 +147,7 @@ class SyncSetTest(SynchronousTestCase):
 
     def test_the_key_is_written_before_puts_stop_waiting(self) -> None:
         slave = self.add_b()
-        self.members.forget(slave)
+        self.followers.forget(slave)
         self.assertIsNone(self.look())
         self.grow()
         self.clock.advance(CONFIG.member_timeout)
@@ -158,7 +165,7 @@ class SyncSetTest(SynchronousTestCase):
         new = self.look()
         assert new is not None
         self.attempt(new)
-        self.members.forget(slave)
+        self.followers.forget(slave)
         self.assertIsNone(self.look(), "nothing is written before the outcome is known")
         self.assertEqual(self.leadership.required, {"b"})
         self.settled(self.written)
@@ -197,7 +204,7 @@ class SyncSetTest(SynchronousTestCase):
     def test_a_member_with_another_store_is_left_out_at_once(self) -> None:
         slave = self.add_b()
         self.b = replace(self.b, store="an empty one")
-        self.members.forget(slave)
+        self.followers.forget(slave)
         again = self.connect()
         self.report(again, 0)
         new = self.look()
@@ -214,7 +221,7 @@ class SyncSetTest(SynchronousTestCase):
         slave = self.add_b()
         end = self.grow()
         found: list[PutMessageStatus] = []
-        self.members.wait(end).addCallback(found.append)
+        self.followers.wait(end).addCallback(found.append)
         self.leadership.end()
         self.assertEqual(found, [PutMessageStatus.FLUSH_SLAVE_TIMEOUT])
         before = self.members.confirmed_offset

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.coordination.interface import Snapshot
 from rmqha.failover.keys import EpochEntry, History, Leader, SyncSet
 from rmqha.failover.member import Known
-from rmqha.failover.trust import is_current
+from rmqha.failover.trust import Trust, is_current
 from rmqha.failover.view import ClusterView
 
 HERE, ELSEWHERE = 1, 2
@@ -74,3 +74,35 @@ class TrustTests(SynchronousTestCase):
         self.check(True, view(1, entry(3), entry(4), entry(5), entry(6, "s")), knows)
         self.check(False, view(0, entry(3)), knows)
         self.check(False, view(0, entry(3), entry(4)), knows)
+
+
+class TrustOfAnOlderVersionTests(SynchronousTestCase):
+    """Its leader writes no stamp: the revision of a coordinator that went back under its id is all that tells."""
+
+    def setUp(self) -> None:
+        self.trust = Trust()
+        self.look(9)
+
+    def look(self, revision: int, floor: int = 0, cluster_id: int = HERE) -> int:
+        """Look at keys of this revision, whose leader names that floor; what a leader's key must name after that."""
+        read = view(0, entry(3))
+        assert read.leader is not None
+        leader = replace(read.leader, floor=floor, cluster_id=cluster_id)
+        self.trust.look(replace(read, leader=leader, snapshot=Snapshot(revision, {})), HERE)
+        return self.trust.needed
+
+    def test_a_revision_that_grows_is_no_reason_to_doubt(self) -> None:
+        self.assertEqual(self.look(10), 0)
+
+    def test_keys_that_went_back_are_doubted_until_a_leader_names_what_was_read_before(self) -> None:
+        self.assertEqual(self.look(5), 9)
+        self.assertEqual(self.look(6, floor=8), 9)
+        self.assertEqual(self.look(7, floor=9, cluster_id=ELSEWHERE), 9)
+        self.assertTrue(self.trust.is_doubtful(view(0, entry(3)), HERE, Known(3, "a", HERE)))
+        self.assertEqual(self.look(8, floor=9), 0)
+        self.assertFalse(self.trust.is_doubtful(view(0, entry(3)), HERE, Known(3, "a", HERE)))
+
+    def test_a_leader_of_ours_ends_the_doubt_by_its_stamp(self) -> None:
+        self.look(5)
+        self.trust.look(view(1, entry(1, "r")), HERE)
+        self.assertEqual(self.trust.needed, 0)

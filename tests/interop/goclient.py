@@ -29,13 +29,18 @@ def go_compiler() -> str | None:
 @cache
 def go_client() -> ClientProgram:
     """The program; built at most once for given sources. Raises InteropError."""
+    return ClientProgram(str(go_program(SOURCES)))
+
+
+def go_program(sources: Path) -> Path:
+    """What the sources in this folder make; built at most once for given sources. Raises InteropError."""
     go = go_compiler()
     if go is None:
         raise InteropError("no Go: go is neither on the PATH nor in /usr/local/go/bin nor beside our Python")
-    return ClientProgram(str(build_once(WORK, SOURCES, partial(_build, go))))
+    return build_once(WORK, sources, partial(_build, go, sources))
 
 
-def _build(go: str, target: Path) -> None:
+def _build(go: str, sources: Path, target: Path) -> None:
     """Build with what go.sum names, and nothing of this machine's but the compiler."""
     own = {
         "GOTOOLCHAIN": "local",
@@ -46,4 +51,4 @@ def _build(go: str, target: Path) -> None:
         "GOPATH": str(WORK),
         "GOMODCACHE": str(WORK / "modules"),
     }
-    run_build([go, "build", "-o", str(target), "."], SOURCES, own)
+    run_build([go, "build", "-o", str(target), "."], sources, own)

@@ -7,10 +7,11 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.kit.steps import Steps, at_once
+from rmqha.kit.steps import Result, Steps
 from rmqha.namesrv.peers import Peer
 from rmqha.namesrv.routeinfo import BROKER_CHANNEL_EXPIRED_SECONDS, Registration, RouteInfoManager
 from rmqha.remoting.protocol import RequestRefused
+from rmqha.remoting.turns import Turns
 from rmqha.store.metadata import DataVersion, TopicConfig
 
 VERSION = DataVersion(1, 1_795_000_000_000)
@@ -36,11 +37,19 @@ def slave(broker_id: int = 1, address: str = SLAVE) -> Registration:
     return Registration("C", "broker-a", address, broker_id, SLAVE_HA, VERSION, (TOPIC,))
 
 
+class LateTurns(Turns):
+    """Begins its work only in the next turn."""
+
+    async def run(self, steps: Steps[Result]) -> Result:
+        await self.next()
+        return await super().run(steps)
+
+
 class RouteInfoTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.clock.advance(1_000)
-        self.routes = RouteInfoManager(self.clock.seconds)
+        self.routes = RouteInfoManager(self.clock)
 
     def register(self, registration: Registration, connection: object = "line") -> tuple[str, str] | None:
         return self.routes.register_broker(registration, Peer(connection))
@@ -142,7 +151,7 @@ class WholeTests(RouteInfoTestCase):
     def test_one_topic_or_none_does_not_stand_for_all_of_a_name_server_that_is_new(self) -> None:
         for first in ((self.CREATED,), ()):
             with self.subTest(first):
-                self.routes = RouteInfoManager(self.clock.seconds)
+                self.routes = RouteInfoManager(self.clock)
                 self.register(replace(master(), topics=first))
                 self.assertEqual(self.query(MASTER, VERSION), (True, None))
                 self.register(whole(self.CREATED, self.OTHER))
@@ -162,12 +171,12 @@ class WholeTests(RouteInfoTestCase):
         one = master(self.CREATED, version=self.NEWER)
         for order in permutations((older, one, newer)):
             with self.subTest([len(each.topics) for each in order]):
-                self.routes = RouteInfoManager(self.clock.seconds)
+                self.routes = RouteInfoManager(self.clock)
                 for registration in order:
                     self.register(registration)
                 self.register(newer)  # the next one comes within 30 s
                 self.assertEqual(self.topics(), {"Other", "Created"})
-        self.routes = RouteInfoManager(self.clock.seconds)
+        self.routes = RouteInfoManager(self.clock)
         for registration in (one, older):
             self.register(registration)
         self.assertEqual(self.topics(), {"Other", "Created"})
@@ -202,15 +211,13 @@ class WholeTests(RouteInfoTestCase):
         self.assertEqual(self.topics(), set())
 
     def test_a_broker_that_returns_while_its_topics_are_forgotten_keeps_the_new_ones(self) -> None:
-        waiting: list[Steps[None]] = []
-        self.routes = RouteInfoManager(self.clock.seconds, waiting.append)
+        self.routes = RouteInfoManager(self.clock, LateTurns(self.clock))
         self.register(whole(self.OTHER, self.DELETED))
         self.routes.unregister_broker("broker-a", MASTER, 0)
         self.assertIsNone(self.addresses("Other"))
         self.register(whole(self.OTHER))
         self.routes.delete_topic("SELF_TEST_TOPIC")
-        for work in waiting:
-            at_once(work)
+        self.clock.advance(0)
         self.assertEqual(self.topics(), {"Other"})
         self.assertEqual(self.addresses("Other"), {"broker-a": {"0": MASTER}})
 

@@ -4,39 +4,32 @@ import gc
 from dataclasses import replace
 from pathlib import Path
 
-from twisted.internet.defer import Deferred, execute, fail
+from twisted.internet.defer import execute, fail
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.requests.config import keep_nothing
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.net.endpoints import make_endpoint
 from rmqha.node.masterendpoints import MasterEndpoints
-from rmqha.node.node import Node, Phase
-from rmqha.node.opennode import OpenNode, Process
+from rmqha.node.node import Node
+from rmqha.node.opennode import OpenNode
 from rmqha.node.plan import NodePlan
-from rmqha.node.replicating import Machine
 from rmqha.settings.settings import make_settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from tests.fixtures import new_folder
 from tests.ha.doubles import make_image
+from tests.node.doubles import ProcessDouble
 
 IMAGE = make_image([300] * 6)
-
-
-async def no_fork() -> str:
-    return "nobody asked"
 
 
 def open_node(case: SynchronousTestCase, plan: NodePlan, store: MessageStore, clock: MemoryReactorClock) -> OpenNode:
     """A node over an open store. Its services are not started."""
     case.addCleanup(gc.unfreeze)
     case.addCleanup(gc.set_threshold, *gc.get_threshold())
-    machine = Machine(clock, execute, lambda _: None)
-    process = Process(clock, machine, execute, lambda *_: None, lambda *_: None, lambda: False, no_fork, keep_nothing)
-    return OpenNode(plan, store, MasterEndpoints(plan, clock), process)
+    return OpenNode(plan, store, MasterEndpoints(plan, clock), ProcessDouble(clock))
 
 
 class ConfirmedTests(SynchronousTestCase):
@@ -122,12 +115,9 @@ class StopTests(SynchronousTestCase):
         settings = make_settings({"storePathRootDir": str(self.root), "mappedFileSizeCommitLog": "4096"})
         self.ends: list[tuple[ExitCode, str]] = []
         node = Node(NodePlan(settings), self.clock, lambda code, reason: self.ends.append((code, reason)))
-        store = MessageStore(settings)
-        machine = Machine(self.clock, execute, node._disk_failed)
-        for name, replacement in (("_machine", machine), ("_run_in_table_thread", execute)):
-            self.patch(node, name, replacement)
-        node._enter(Phase.OPENING)
-        self.successResultOf(Deferred.fromCoroutine(node._run(store)))
+        for name in ("run_in_thread", "run_in_table_thread"):
+            self.patch(node, name, execute)
+        node.core.open()
         node.open_node.services.startService()
         return node
 

@@ -10,9 +10,12 @@ from typing import Self
 import pytest
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyClass, verifyObject
 
 from rmqha.kit.events import Event
-from rmqha.ops.notify import MAX_STATUS, Notifier, NotifySettings
+from rmqha.ops.notify import MAX_STATUS, IStatusTeller, Notifier, NotifySettings
+from rmqha.ops.process import ProcessService
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from tests.waiting import wait_until
 
@@ -47,6 +50,7 @@ class SettingsTests(SynchronousTestCase):
             self.assertIsNone(seconds(WATCHDOG_USEC=wrong))
 
 
+@implementer(IStatusTeller)
 class NotifierTests(SynchronousTestCase):
     """The messages, on a real socket and a clock that stands still."""
 
@@ -58,7 +62,14 @@ class NotifierTests(SynchronousTestCase):
         self.addCleanup(os.rmdir, folder)
         self.addCleanup(Path(self.path).unlink, missing_ok=True)
         self.systemd = self.listen()
-        self.notifier = Notifier(NotifySettings(self.path, 20.0), self.clock, lambda: self.status)
+        self.notifier = Notifier(NotifySettings(self.path, 20.0), self.clock, self)
+
+    def status_line(self) -> str:
+        return self.status
+
+    def test_what_it_asks_is_what_processes_have(self) -> None:
+        verifyObject(IStatusTeller, self)
+        verifyClass(IStatusTeller, ProcessService)
 
     def listen(self) -> socket.socket:
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

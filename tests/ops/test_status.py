@@ -18,11 +18,11 @@ from twisted.test.iosim import FakeTransport, IOPump, connect
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from rmqha.broker.runtimeinfo import runtime_processors
-from rmqha.ha.slave.contact import seconds_of
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.ops.status import Status, judge, status_of_broker, status_of_store
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol
+from rmqha.kit.times import seconds_of
+from rmqha.ops.status import NodeStatus, judge, status_of_broker, status_of_store
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.protocol import RemotingError, RemotingProtocol
 from rmqha.settings.settings import make_settings
 from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log.lockfile import LockFile
@@ -31,6 +31,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets, state_path
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
+from tests.broker.brokerstore import TellingNode
 from tests.fixtures import copy_of, max_offset, new_folder, unpacked
 
 PEER = {"peer": "10.0.0.2:5", "state": "TRANSFER", "ackOffset": 50, "lagBytes": 10}
@@ -51,7 +52,7 @@ JAVA_TABLE = {
 
 
 class StoreTests(SynchronousTestCase):
-    def status(self, store: Path) -> Status:
+    def status(self, store: Path) -> NodeStatus:
         reader = StoreReader(store)
         self.addCleanup(reader.close)
         return status_of_store(reader)
@@ -59,22 +60,29 @@ class StoreTests(SynchronousTestCase):
     def test_a_store_of_a_java_broker_tells_its_end(self) -> None:
         for name in ("master-crash", "master-clean", "slave"):
             with self.subTest(name):
-                expected = Status("UNKNOWN", "STOPPED", False, 0, max_offset(name))
+                expected = NodeStatus.of_other("UNKNOWN", False, 0, max_offset(name))
                 self.assertEqual(self.status(unpacked(name)), expected)
+
+    def test_of_a_store_without_a_node_only_role_state_and_the_logs_ends_are_told(self) -> None:
+        found = self.status(new_folder(self)).as_json()
+        known = {"role": "UNKNOWN", "state": "STOPPED", "running": False, "min": 0, "written": 0}
+        self.assertEqual(found, {**dict.fromkeys(found), "warnings": [], "peers": [], **known})
 
     @pytest.mark.long
     def test_an_empty_store(self) -> None:
-        self.assertEqual(self.status(new_folder(self)), Status("UNKNOWN", "STOPPED", False, 0, 0))
+        self.assertEqual(self.status(new_folder(self)), NodeStatus.of_other("UNKNOWN", False, 0, 0))
 
     def test_a_store_that_somebody_else_has_open_is_running(self) -> None:
         store = copy_of("slave", new_folder(self) / "store")
         self.addCleanup(LockFile(store / LOCK_FILE).release)
-        self.assertEqual(self.status(store), Status("UNKNOWN", "RUNNING", True, 0, max_offset("slave")))
+        self.assertEqual(self.status(store), NodeStatus.of_other("UNKNOWN", True, 0, max_offset("slave")))
 
     def test_a_node_of_ours_that_stopped_has_no_lag_and_no_peers(self) -> None:
         store = copy_of("slave", new_folder(self) / "store")
         replace(SLAVE_STATE, peers=(PEER,)).write(store)
-        expected = Status("SLAVE", "STOPPED", False, 0, 70, 60, 50, 50)
+        expected = NodeStatus(
+            NodeState("1f" * 16, role="SLAVE", state="STOPPED", offsets=Offsets(0, 70, 60, 50, 50)), running=False
+        )
         self.assertEqual(self.status(store), expected)
 
     def test_a_copy_is_only_shown(self) -> None:
@@ -83,8 +91,8 @@ class StoreTests(SynchronousTestCase):
         (store / "abort").unlink(missing_ok=True)
         replace(SLAVE_STATE, role="", state="STOPPED").write(store)
         found = self.status(store)
-        self.assertEqual((found.role, found.state, found.confirmed), ("UNKNOWN", "STOPPED", 50))
-        self.assertIn("a copy", found.reason or "")
+        self.assertEqual((found.node.role, found.node.state, found.node.offsets.confirmed), ("UNKNOWN", "STOPPED", 50))
+        self.assertIn("a copy", found.node.reason or "")
         self.assertEqual(judge(found), (ExitCode.FINE, ""))
 
     def test_a_node_of_ours_that_runs_tells_all(self) -> None:
@@ -142,9 +150,9 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(code, ExitCode.IO_ERROR)
         self.assertIn("the disk is full, with 4096 bytes free", reason)
         self.assertIn("written at 2026-11-26T00:59:46.000Z", reason)
-        self.assertEqual(found.warnings, ("mind", reason))
+        self.assertEqual(found.node.warnings, ("mind", reason))
         self.successResultOf(running.close())
-        self.assertEqual(self.status(store).warnings, (), "it does not run")
+        self.assertEqual(self.status(store).node.warnings, (), "it does not run")
 
 
 @implementer(IStreamClientEndpoint)
@@ -191,10 +199,10 @@ class BrokerTests(SynchronousTestCase):
         self.clock = Clock()
 
     def endpoint(self, table: Mapping[str, str], config: Mapping[str, str] | None = None) -> MemoryEndpoint:
-        processors = runtime_processors(lambda: table, lambda: config or {})
+        processors = TellingNode(table, config).runtime_processors()
         return MemoryEndpoint(lambda: RemotingProtocol(processors, self.clock))
 
-    def ask(self, endpoint: Any) -> "Deferred[Status]":
+    def ask(self, endpoint: Any) -> "Deferred[NodeStatus]":
         asked = Deferred.fromCoroutine(status_of_broker(endpoint, self.clock))
         if isinstance(endpoint, MemoryEndpoint):
             endpoint.pump()
@@ -205,9 +213,9 @@ class BrokerTests(SynchronousTestCase):
             SLAVE_STATE, role="SYNC_MASTER", state="SERVING", lag_bytes=None, lag_seconds=None, peers=(PEER,)
         )
         endpoint = self.endpoint({**JAVA_TABLE, NODE_STATE_KEY: orjson.dumps(state.as_json()).decode()})
-        expected = Status(
-            "SYNC_MASTER", "SERVING", True, 0, 70, 60, 50, 50, None, None, (PEER,), contact_limit=math.inf
-        )
+        offsets = Offsets(0, 70, 60, 50, 50)
+        told = NodeState("1f" * 16, 1, 0, "SYNC_MASTER", "SERVING", offsets, peers=(PEER,), contact_limit=math.inf)
+        expected = NodeStatus(told, running=True)
         self.assertEqual(self.successResultOf(self.ask(endpoint)), expected)
         self.assertEqual(endpoint.connections, 1)
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -220,14 +228,14 @@ class BrokerTests(SynchronousTestCase):
 
     def test_a_java_broker_tells_role_and_range(self) -> None:
         endpoint = self.endpoint(JAVA_TABLE, {"brokerRole": "SYNC_MASTER", "brokerName": "broker-a"})
-        expected = Status("SYNC_MASTER", "RUNNING", True, 1073741824, 1073750000)
+        expected = NodeStatus.of_other("SYNC_MASTER", True, 1073741824, 1073750000)
         self.assertEqual(self.successResultOf(self.ask(endpoint)), expected)
         self.assertEqual(endpoint.connections, 2)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_an_empty_java_broker_says_its_min_is_minus_one(self) -> None:
         endpoint = self.endpoint({"commitLogMinOffset": "-1", "commitLogMaxOffset": "0"})
-        self.assertEqual(self.successResultOf(self.ask(endpoint)), Status("UNKNOWN", "RUNNING", True, 0, 0))
+        self.assertEqual(self.successResultOf(self.ask(endpoint)), NodeStatus.of_other("UNKNOWN", True, 0, 0))
 
     def test_a_table_that_makes_no_sense_is_a_remoting_error(self) -> None:
         tables: list[dict[str, str]] = [

@@ -6,8 +6,10 @@ import re
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
 
-from rmqha.ops.places import LOOK_SECONDS, Place, ProgressBarService
+from rmqha.ops.places import LOOK_SECONDS, IWorker, Place, ProgressBarService
 from rmqha.ops.terminalbar import TerminalBar
 
 MIB = 1 << 20
@@ -101,13 +103,20 @@ class SpiedBar(TerminalBar):
             self.shown.append(None)
 
 
+@implementer(IWorker)
 class ProgressBarServiceTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.bar = SpiedBar()
         self.place: Place | None = None
-        self.service = ProgressBarService(self.bar, lambda: self.place, self.clock)
+        self.service = ProgressBarService(self.bar, self, self.clock)
         self.service.startService()
+
+    def how_far(self) -> Place | None:
+        return self.place
+
+    def test_it_asks_what_this_test_has(self) -> None:
+        verifyObject(IWorker, self)
 
     def look(self, place: Place | None) -> None:
         self.place = place

@@ -4,7 +4,7 @@ import orjson
 from twisted.internet.defer import Deferred
 
 from rmqha.ops.top import SILENT, Row, Top, with_lag
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
 from rmqha.wire.command import RemotingCommand, RequestCode
 from tests.client.cluster import Server
 from tests.ops.doctor.test_asking import AskingTestCase
@@ -37,7 +37,7 @@ class TopTests(AskingTestCase):
         self.growing("s:1", [80, 400], brokerId="1", brokerRole="SLAVE")
         self.name_server("ns:1")
         self.brokers = {"a": {0: "m:1", 1: "s:1"}}
-        top = Top(self.way, self.clock, [], ["ns:1"])
+        top = Top(self, self.clock, [], ["ns:1"])
         first = self.looks(top)
         self.assertEqual([(row.role, row.lag_bytes) for row in first], [("ASYNC_MASTER", None), ("SLAVE", 20)])
         self.assertEqual([row.bytes_per_second for row in first], [None, None])
@@ -49,7 +49,7 @@ class TopTests(AskingTestCase):
 
     def test_the_settings_are_asked_for_once(self) -> None:
         server = self.broker("m:1")
-        top = Top(self.way, self.clock, ["m:1"])
+        top = Top(self, self.clock, ["m:1"])
         for _ in range(3):
             self.looks(top)
         asked = [request.code for request in server.asked]
@@ -58,7 +58,7 @@ class TopTests(AskingTestCase):
 
     def test_a_broker_that_goes_and_comes_back(self) -> None:
         server = self.broker("m:1")
-        top = Top(self.way, self.clock, ["m:1"])
+        top = Top(self, self.clock, ["m:1"])
         self.assertEqual(self.looks(top)[0].log_end, 100)
         server.go_down()
         (row,) = self.looks(top)
@@ -71,7 +71,7 @@ class TopTests(AskingTestCase):
         self.broker("m:1")
         name_server = self.name_server("ns:1")
         self.brokers = {"a": {0: "m:1"}}
-        top = Top(self.way, self.clock, [], ["ns:1"])
+        top = Top(self, self.clock, [], ["ns:1"])
         self.assertEqual(len(self.looks(top)), 1)
         name_server.is_mute = True
         self.assertEqual(len(self.looks(top, CALL_TIMEOUT_SECONDS)), 1)

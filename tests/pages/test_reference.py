@@ -23,7 +23,7 @@ from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.namesrv_tap import Options as NameServerOptions
 from rmqha.ops.doctor.checks import CHECKS
-from rmqha.ops.doctor.findings import Verdict
+from rmqha.ops.doctor.findings import CheckResult
 from rmqha.ops.status import KILLED, UNKNOWN
 from rmqha.pipeline import schema
 from rmqha.pipeline.bodyformats import Format
@@ -34,7 +34,7 @@ from rmqha.store.message import PutMessageStatus
 from rmqha.tap import Options as NodeOptions
 from rmqha.web import health
 from rmqha.web.catalogue import NAME_SERVER, NODE
-from rmqha.web.nodefacts import STATES
+from rmqha.web.watchednode import STATES
 from rmqha.wire.command import RequestCode
 from tests.pages.pages import PAGES, ROOT
 from tests.pages.test_runbook import SOURCES_OF_WARNINGS
@@ -140,7 +140,7 @@ KINDS = (
     Kind("health check", "observability", frozenset(health_paths()), ("path",)),
     Kind("alert", "observability", frozenset(alerts()), ("alert",)),
     Kind("check of doctor", "checks", frozenset(check.name for check in CHECKS), ("check",)),
-    Kind("verdict of doctor", "checks", frozenset(Verdict.__members__), ("verdict",)),
+    Kind("verdict of doctor", "checks", frozenset(CheckResult.__members__), ("verdict",)),
     Kind("view", "spark", frozenset(view.value for view in View), ("view",)),
     Kind("option of Spark", "spark", frozenset(KNOWN) - {"path"}, ("option",)),
     Kind("format of bodies", "spark", frozenset(each.value for each in Format), ("format",)),

@@ -11,7 +11,7 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops.status import EXIT_CODES, KILLED, UNKNOWN
 from rmqha.store.nodestate import STOPPED
 from rmqha.store.opening import OpeningPhase
-from rmqha.web.nodefacts import STATES
+from rmqha.web.watchednode import STATES
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")

@@ -8,8 +8,8 @@ from typing import Self
 import pytest
 
 from rmqha.pipeline import brokers
-from rmqha.pipeline.address import Node, Place
-from rmqha.pipeline.network.asking import NodeFacts
+from rmqha.pipeline.address import Place, ServingNode
+from rmqha.pipeline.network.asking import ServedLog
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.plan import open_log
 from rmqha.store.log.mappedfile import file_name, list_segments
@@ -100,11 +100,11 @@ class FakeCluster:
         ports = {name: port for port, name in enumerate(self.stores)}
         return {name: {0: Place("broker", ports[name])} for name in sorted(self.known)}
 
-    def _ask_node(self, remoting: Place, *_: object) -> NodeFacts:
+    def _ask_node(self, remoting: Place, *_: object) -> ServedLog:
         name = self.name_of(remoting)
         if name not in self.answering:
             raise NodeFailed(f"cannot connect to {name}")
         end = len(self._nodes[name].log)
         offsets = Offsets(0, end, end, end, self.confirmed.get(name, end))
         state = NodeState(self.states[name], offsets=offsets) if name in self.states else None
-        return NodeFacts(Node(self._nodes[name].place, 0), name, 0, end, SEGMENT_SIZE, state)
+        return ServedLog(ServingNode(self._nodes[name].place, 0), name, 0, end, SEGMENT_SIZE, state)

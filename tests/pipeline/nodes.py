@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from rmqha.pipeline.address import Node, RemoteLog
+from rmqha.pipeline.address import RemoteLog, ServingNode
 from rmqha.pipeline.plan import LogPlan
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import write_log
@@ -67,6 +67,6 @@ def address(*nodes: TwistdNode) -> str:
     return f"rmqha://{','.join(f'127.0.0.1:{node.port()}' for node in nodes)}"
 
 
-def nodes_of(plan: LogPlan) -> tuple[Node, ...]:
+def nodes_of(plan: LogPlan) -> tuple[ServingNode, ...]:
     """The nodes that have the first segment of a remote log, in the order in which they are asked."""
     return RemoteLog.parse(plan.files[0].path).nodes

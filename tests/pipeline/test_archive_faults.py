@@ -13,9 +13,10 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
+from rmqha.kit.progress import IBar
 from rmqha.pipeline.jobs import manifest
 from rmqha.pipeline.jobs.archive import Archived, archive
-from rmqha.pipeline.jobs.engine import LocalEngine, Progress, Summary
+from rmqha.pipeline.jobs.engine import LocalEngine, Summary
 from rmqha.pipeline.jobs.manifest import MANIFEST_FOLDER, STAGING_FOLDER, Archive, ArchiveError, archived_paths
 from rmqha.store.errors import DataLossError, StoreInUse
 from rmqha.store.log.mappedfile import file_name
@@ -111,8 +112,8 @@ class Meanwhile(LocalEngine):
     def __init__(self, action: Callable[[], None]) -> None:
         self._actions = [action]
 
-    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
-        summaries = super().run(on_split, splits, progress)
+    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], bar: IBar) -> list[Summary]:
+        summaries = super().run(on_split, splits, bar)
         while self._actions:
             self._actions.pop()()
         return summaries

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rmqha.kit.progress import IBar
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs import compact as compact_module
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.compact import CompactChoices, Compacted, compact
-from rmqha.pipeline.jobs.engine import LocalEngine, Progress, SparkEngine, Summary
+from rmqha.pipeline.jobs.engine import LocalEngine, SparkEngine, Summary
 from rmqha.pipeline.jobs.expire import expire
 from rmqha.pipeline.jobs.manifest import STAGING_FOLDER, Archive, ArchivedFile, ArchiveError, archived_paths
 from rmqha.pipeline.jobs.messages import archived_messages
@@ -266,8 +267,8 @@ class Meanwhile(LocalEngine):
     def __init__(self, action: Callable[[], object]) -> None:
         self._action = action
 
-    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
-        summaries = super().run(on_split, splits, progress)
+    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], bar: IBar) -> list[Summary]:
+        summaries = super().run(on_split, splits, bar)
         self._action()
         return summaries
 

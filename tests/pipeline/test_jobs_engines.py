@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rmqha.kit.progress import NO_BAR
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.compare import compare
-from rmqha.pipeline.jobs.engine import Engine, LocalEngine, SparkEngine, WrongBoundary, no_progress
+from rmqha.pipeline.jobs.engine import Engine, LocalEngine, SparkEngine, WrongBoundary
 from rmqha.pipeline.jobs.manifest import Archive
 from rmqha.pipeline.jobs.restore import plan_restore, restore
 from rmqha.pipeline.jobs.stats import stats, stats_of_split
@@ -25,6 +26,7 @@ from rmqha.wire.record import encode_record
 from tests.fixtures import facts, unpacked
 from tests.pipeline import stores
 from tests.pipeline.lake import archived_offsets, as_old, make_store, options_of, overwrite, rows_of, visible_files
+from tests.pipeline.seenbar import SeenBar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +151,7 @@ def test_a_body_that_looks_like_a_record_misleads_no_job(
     options = options_of(store, splitBytes=body_at + 60)  # so that the search for a boundary begins within that body
     for engine in engines:
         with pytest.raises(WrongBoundary):
-            engine.run(partial(stats_of_split, options=options), open_log(options).splits(0, end), no_progress)
+            engine.run(partial(stats_of_split, options=options), open_log(options).splits(0, end), NO_BAR)
     found = [
         same(engines, lambda engine: verify(options, engine)),
         same(engines, lambda engine: stats(options, engine)),
@@ -161,14 +163,11 @@ def test_a_body_that_looks_like_a_record_misleads_no_job(
         assert archived_offsets(lake) == [record.physical_offset for record in laid]
 
 
-def note(seen: list[tuple[int, int]], done: int, total: int) -> None:
-    seen.append((done, total))
-
-
 def test_progress_ends_with_all_splits(engines: tuple[Engine, Engine]) -> None:
     for engine in engines:
-        seen: list[tuple[int, int]] = []
+        bar = SeenBar()
         options = options_of(unpacked("slave"), splitBytes="1m")
-        verify(options, engine, partial(note, seen))
+        verify(options, engine, bar)
+        seen = bar.seen
         assert seen[-1][0] == seen[-1][1] > 1
         assert [done for done, _ in seen] == sorted(done for done, _ in seen)

@@ -14,7 +14,8 @@ from unittest import mock
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.pipeline.jobs.engine import Engine, LocalEngine, Progress, SparkEngine, Summary, WrongBoundary
+from rmqha.kit.progress import IBar
+from rmqha.pipeline.jobs.engine import Engine, LocalEngine, SparkEngine, Summary, WrongBoundary
 from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.settings.settings import Settings
 from rmqha.store.derived import rebuild as rebuild_module
@@ -135,13 +136,11 @@ class RebuildTests(SynchronousTestCase):
         class MisledEngine(LocalEngine):
             """Takes the forged record for one of the log's, until a read finds it out."""
 
-            def run(
-                self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress
-            ) -> list[Summary]:
+            def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], bar: IBar) -> list[Summary]:
                 if not written:
                     written.append(on_split(replace(splits[0], start=forged_at, end=forged_end)))
                     raise WrongBoundary("found out")
-                return super().run(on_split, splits, progress)
+                return super().run(on_split, splits, bar)
 
         store, written = new_folder(self) / "store", list[object]()
         stores.make_store(store, records)

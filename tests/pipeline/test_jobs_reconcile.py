@@ -23,7 +23,7 @@ from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.archive import archive
 from rmqha.pipeline.jobs.engine import Engine, LocalEngine, SparkEngine
 from rmqha.pipeline.jobs.entries import By
-from rmqha.pipeline.jobs.reconcile import Asked, Problem, Reconciled, reconcile
+from rmqha.pipeline.jobs.reconcile import Problem, Reconciled, ToReconcile, reconcile
 from rmqha.pipeline.jobs.sendlog import SendLog
 from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.store.tablesnapshots import write_snapshot
@@ -31,6 +31,7 @@ from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import Record
 from tests import examples
+from tests.pipeline.seenbar import SeenBar
 from tests.pipeline.stores import make_store, options, write_state
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def message(number: int, **fields: Any) -> Record:
 
 
 def between(one: Path, other: Path, engine: Engine = LOCAL, **more: Any) -> Reconciled:
-    return reconcile(Asked(found=(options(other),), expected=(options(one),), **more), engine)
+    return reconcile(ToReconcile(found=(options(other),), expected=(options(one),), **more), engine)
 
 
 def summary(done: Reconciled) -> list[tuple[str, str | None]]:
@@ -106,9 +107,10 @@ def test_an_archive_stands_for_its_store(pair: tuple[Path, Path], tmp_path: Path
 
 
 def test_progress_never_goes_back(pair: tuple[Path, Path]) -> None:
-    seen: list[tuple[int, int]] = []
-    asked = Asked(found=(options(pair[1], splitBytes=3000),), expected=(options(pair[0], splitBytes=3000),))
-    reconcile(asked, LOCAL, lambda done, total: seen.append((done, total)))
+    bar = SeenBar()
+    asked = ToReconcile(found=(options(pair[1], splitBytes=3000),), expected=(options(pair[0], splitBytes=3000),))
+    reconcile(asked, LOCAL, bar)
+    seen = bar.seen
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1] > 2
 
@@ -116,7 +118,7 @@ def test_progress_never_goes_back(pair: tuple[Path, Path]) -> None:
 def test_a_cluster_of_several_brokers(pair: tuple[Path, Path], tmp_path: Path) -> None:
     third = tmp_path / "third"
     make_store(third, [message(7), message(20), message(59)])
-    asked = Asked(found=(options(pair[1]), options(third)), expected=(options(pair[0]),))
+    asked = ToReconcile(found=(options(pair[1]), options(third)), expected=(options(pair[0]),))
     assert summary(reconcile(asked, LOCAL)) == [("changed", "U3")]
 
 
@@ -154,9 +156,9 @@ def test_only_topics_of_applications_count_unless_they_are_named(tmp_path: Path)
     make_store(one, [message(number, topic=name) for number, name in enumerate(names)])
     make_store(other, [message(9, topic="T")])
     assert summary(between(one, other)) == [("missing", "U5")]
-    asked = Asked(found=(options(other),), expected=(options(one, topic="%DLQ%g"),))
+    asked = ToReconcile(found=(options(other),), expected=(options(one, topic="%DLQ%g"),))
     assert summary(reconcile(asked, LOCAL)) == [("missing", "U1")]
-    asked = Asked(found=(options(other),), expected=(options(one, topicPattern="[^T]+"),))
+    asked = ToReconcile(found=(options(other),), expected=(options(one, topicPattern="[^T]+"),))
     assert summary(reconcile(asked, LOCAL)) == []
 
 
@@ -179,7 +181,7 @@ def write_log(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def stored(store: Path, *logs: Path, engine: Engine = LOCAL, **more: Any) -> Reconciled:
-    return reconcile(Asked(found=(options(store),), logs=logs, **more), engine)
+    return reconcile(ToReconcile(found=(options(store),), logs=logs, **more), engine)
 
 
 @pytest.mark.long
@@ -236,7 +238,7 @@ def test_what_groups_have_not_consumed(tmp_path: Path) -> None:
     write_snapshot(store, laid[5].physical_offset, BORN, tables)
     then = options(store, endingTimestamp=laid[6].store_timestamp)
     early = write_log(tmp_path / "early.jsonl", [{"topic": "T0", "msgId": f"U{2 * number}"} for number in range(6)])
-    done = reconcile(Asked(found=(then,), logs=(early,), groups=("fast",)), LOCAL)
+    done = reconcile(ToReconcile(found=(then,), logs=(early,), groups=("fast",)), LOCAL)
     assert [row["problem"] for row in done.first] == ["notConsumed"] * 3
     assert sorted(row["queueOffset"] for row in done.first) == [3, 4, 5]
 
@@ -285,7 +287,7 @@ def test_counts_are_those_of_sets_or_of_multisets(
 @pytest.mark.story
 def test_both_engines_find_the_same(spark: SparkSession, pair: tuple[Path, Path], tmp_path: Path) -> None:
     engine = SparkEngine(spark)
-    asked = Asked(found=(options(pair[1], splitBytes=3000),), expected=(options(pair[0], splitBytes=3000),))
+    asked = ToReconcile(found=(options(pair[1], splitBytes=3000),), expected=(options(pair[0], splitBytes=3000),))
     found = [reconcile(asked, one) for one in (LOCAL, engine)]
     assert found[0].as_json() == found[1].as_json()
     assert len(found[0].first) == 4

@@ -9,12 +9,12 @@ from pyspark.sql.types import StructType
 
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.pipeline import brokers
-from rmqha.pipeline.address import Node, Place
+from rmqha.pipeline.address import Place, ServingNode
 from rmqha.pipeline.brokers import Brokers, NoAnswer
 from rmqha.pipeline.cli import Jobs
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.network import asking
-from rmqha.pipeline.network.asking import NodeFacts, NodeRefuses, ask_unknown_topics
+from rmqha.pipeline.network.asking import NodeRefuses, ServedLog, ask_unknown_topics
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.segment import NoNodeLeft
 from rmqha.pipeline.options import parse_options
@@ -33,10 +33,10 @@ from tests.pipeline.fakecluster import ADDRESS, FakeCluster
 def test_a_remoting_port_in_place_of_a_ha_port_is_recognised(
     monkeypatch: pytest.MonkeyPatch, ha_port: int, told: str
 ) -> None:
-    def ask_node(remoting: Place, *_: object) -> NodeFacts:
+    def ask_node(remoting: Place, *_: object) -> ServedLog:
         if remoting.port != 10911:
             raise NodeFailed(f"cannot connect to {remoting}")
-        return NodeFacts(Node(Place("a", ha_port), 0), "broker-a", 0, 0, 1024, None)
+        return ServedLog(ServingNode(Place("a", ha_port), 0), "broker-a", 0, 0, 1024, None)
 
     monkeypatch.setattr(brokers, "ask_node", ask_node)
     with pytest.raises(NoAnswer) as raised:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rmqha.pipeline import brokers
-from rmqha.pipeline.address import Access, Node, Place, RemoteLog, TLSPaths
+from rmqha.pipeline.address import Access, Place, RemoteLog, ServingNode, TLSPaths
 from rmqha.pipeline.network import segment as segments
 from rmqha.pipeline.network import stream as streams
-from rmqha.pipeline.network.asking import NodeFacts
+from rmqha.pipeline.network.asking import ServedLog
 from rmqha.pipeline.network.lines import connect
 from rmqha.pipeline.network.segment import NetworkSegment, NoNodeLeft
 from rmqha.pipeline.network.stream import Pace
@@ -54,7 +54,7 @@ def path_of(
     knows_readers: bool = False,
     settling_seconds: float = 0.0,
 ) -> str:
-    named = tuple(Node(one.place, number, knows_readers, settling_seconds) for number, one in enumerate(fakes))
+    named = tuple(ServingNode(one.place, number, knows_readers, settling_seconds) for number, one in enumerate(fakes))
     return RemoteLog("broker-a", named, limit, access=Access(silence_seconds=silence_seconds)).path()
 
 
@@ -76,8 +76,8 @@ def test_a_master_that_was_asked_before_its_log_grew_takes_over(
     master = fake(nodes)
     with FakeNode(LOG[:END]) as slave:
         said = {
-            1: NodeFacts(Node(master.place, 0), "broker-a", 0, OFFSETS[-20], SIZE, None),
-            2: NodeFacts(Node(slave.place, 1), "broker-a", 0, END, SIZE, None),
+            1: ServedLog(ServingNode(master.place, 0), "broker-a", 0, OFFSETS[-20], SIZE, None),
+            2: ServedLog(ServingNode(slave.place, 1), "broker-a", 0, END, SIZE, None),
         }
         monkeypatch.setattr(brokers, "ask_brokers", lambda *_: {"broker-a": {0: Place("m", 1), 1: Place("s", 2)}})
         monkeypatch.setattr(brokers, "ask_node", lambda place, *_: said[place.port])
@@ -261,8 +261,8 @@ def test_a_pace_waits_as_long_as_the_bytes_last(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_path_is_a_text_that_says_who_is_asked() -> None:
-    node = Node(Place("fe80::1", 10912), 1, settling_seconds=6.0)
-    remote = RemoteLog("broker a/b", (node, Node(Place("db", 1), 0)), 5, 3, Access(7, 2.5))
+    node = ServingNode(Place("fe80::1", 10912), 1, settling_seconds=6.0)
+    remote = RemoteLog("broker a/b", (node, ServingNode(Place("db", 1), 0)), 5, 3, Access(7, 2.5))
     path = remote.path()
     assert path.startswith("rmqha://[fe80::1]:10912,db:1/broker%20a/b#")
     assert RemoteLog.parse(path) == remote

@@ -26,7 +26,7 @@ from rmqha.remoting.protocol import (
     RemotingProtocol,
     RequestRefused,
 )
-from rmqha.remoting.turns import ANSWER_BYTES_PER_TURN, REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS, Pace, Turns
+from rmqha.remoting.turns import ANSWER_BYTES_PER_TURN, REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS, ReadPace, Turns
 from rmqha.wire.command import FRAME_MAX_LENGTH, ONEWAY_FLAG, RemotingCommand, ResponseCode, encode_command
 from tests.ha.doubles import PEER, LineTransport, Socket, log_lines
 from tests.remoting.test_protocol import commands_in, frame
@@ -479,7 +479,7 @@ class PaceTests(SynchronousTestCase):
 
     def test_who_comes_when_much_was_read_waits_for_a_later_turn(self) -> None:
         clock = Clock()
-        pace = Pace(clock, 100, 1.0)
+        pace = ReadPace(clock, 100, 1.0)
         self.assertEqual([pace.take(60), pace.take(60)], [None, None])
         order: list[int] = []
         for number in range(4):

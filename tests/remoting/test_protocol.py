@@ -10,8 +10,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import alsoProvides
 
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
 from rmqha.remoting.protocol import (
-    CALL_TIMEOUT_SECONDS,
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
     Processors,
     RemotingError,

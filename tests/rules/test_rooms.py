@@ -24,6 +24,7 @@ OTHER_TESTS = {
     "packaging",
     "pages",
     "peer",
+    "proofs",
     "rules",
     "stories",
     "upgrade",

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from twisted.internet.defer import execute
+from twisted.internet.defer import Deferred, execute, succeed
+from zope.interface import implementer
 
 from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.ha.master.serving import LogServing
@@ -13,14 +14,16 @@ from rmqha.ops.places import Place
 from rmqha.settings.settings import Settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
-from rmqha.web.nodefacts import NodeFacts, sample_of
+from rmqha.web.interfaces import ILiveNode, IShownNode
 from rmqha.web.nodeweb import node_handlers
 from rmqha.web.sampling import DiskFacts, RecentWarnings, Sampler
 from rmqha.web.server import Page, Query, Server
 from rmqha.web.sharing import SharedWork
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from rmqha.web.watchednode import WatchedNode
+from tests.broker.brokerstore import BrokerStoreTestCase, WallClockOf
 
 
+@implementer(ILiveNode)
 @dataclass
 class FakeNode:
     """An open node whose state is as the test says."""
@@ -35,6 +38,38 @@ class FakeNode:
     def state(self) -> NodeState:
         """From the log, with the test's facts."""
         return replace(state_of_log(self.store, self.store.settings, self.serving), **self.state_facts)
+
+
+@implementer(IShownNode)
+class FakeShownNode:
+    """A node that is in the state that the test case has."""
+
+    def __init__(self, case: "NodeWebTestCase") -> None:
+        self._case = case
+        self.cluster_facts: Callable[[int], dict[str, Any] | None] = lambda _: None
+
+    @property
+    def settings(self) -> Settings:
+        return self._case.settings
+
+    def shown_phase(self) -> str:
+        return self._case.phase
+
+    def live_node(self) -> ILiveNode | None:
+        return self._case.node
+
+    def how_far(self) -> Place | None:
+        return self._case.place
+
+    def cluster(self, changes: int) -> dict[str, Any] | None:
+        return self.cluster_facts(changes)
+
+    def run_in_table_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
+        """The disk is as the test says."""
+        return succeed(self._case.disk)
+
+    def cannot_listen(self, reason: str) -> None:
+        raise AssertionError(reason)
 
 
 class NodeWebTestCase(BrokerStoreTestCase):
@@ -53,7 +88,7 @@ class NodeWebTestCase(BrokerStoreTestCase):
             self.clock,
             execute,
             Surroundings("127.0.0.1"),
-            now_ms=lambda: NOW_MS + int(self.clock.seconds() * 1000),
+            wall=WallClockOf(self.clock),
         )
         serving = LogServing(self.store, self.settings, self.clock)
         self.node = FakeNode(self.store, broker, serving, {"state": state})
@@ -64,14 +99,16 @@ class NodeWebTestCase(BrokerStoreTestCase):
 
     def serve(self) -> None:
         """Make the pages."""
-        settings: Callable[[], Settings] = lambda: self.settings  # noqa: E731
-        self.sampler = Sampler(
-            lambda: sample_of(self.node, self.clock.seconds()), lambda: self.disk, execute, self.clock
-        )
-        self.sampler.how_far = lambda: self.place
+        self.shown = FakeShownNode(self)
+        self.sampler = Sampler(self.shown, self.clock)
         self.warnings = RecentWarnings()
-        self.facts = NodeFacts(settings, lambda: self.phase, lambda: self.node, None, self.warnings, None, self.sampler)
-        self.server = Server(node_handlers(self.facts, SharedWork(self.clock), lambda: self.server), self.clock)
+        self.facts = WatchedNode(self.shown, None, self.warnings, None, self.sampler)
+        self.serve_pages()
+
+    def serve_pages(self) -> None:
+        """Make the server."""
+        self.server = Server({}, self.clock)
+        self.server.pages.add(node_handlers(self.facts, SharedWork(self.clock), self.server))
 
     def get(self, path: str, accept: str = "", takes_gzip: bool = False, **parameters: str) -> Page:
         """The answer, when it is made."""

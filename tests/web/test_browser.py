@@ -16,8 +16,8 @@ import pytest
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.testing.nodes import TwistdNode
-from rmqha.web.nodefacts import STATES
 from rmqha.web.server import Page
+from rmqha.web.watchednode import STATES
 from tests.waiting import WAIT_SECONDS
 from tests.web import test_namesrvweb
 from tests.web.nodes import NodeWebTestCase

@@ -7,6 +7,7 @@ from types import ModuleType
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.store import nodestate
 from rmqha.web import namesrvweb, nodemetrics
 from rmqha.web.catalogue import COMMON_LABELS, NAME_SERVER, NODE, Metric
 
@@ -25,7 +26,7 @@ def names_of(metrics: Iterable[Metric]) -> set[str]:
 class CatalogueTests(SynchronousTestCase):
     def test_it_has_the_metrics_that_are_told_and_no_others(self) -> None:
         """Its two tables are those of docs/observability.md."""
-        self.assertEqual(names_in(nodemetrics), names_of(NODE))
+        self.assertEqual(names_in(nodemetrics, nodestate), names_of(NODE))
         shared = names_in(nodemetrics.of_process, nodemetrics.build_info)
         self.assertEqual(names_in(namesrvweb._families) | shared, names_of(NAME_SERVER))
 

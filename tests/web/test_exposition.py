@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.kit.histogram import BOUNDS, Histogram
 from rmqha.kit.steps import at_once
 from rmqha.web.catalogue import BY_NAME, OTHER
-from rmqha.web.exposition import Common, CounterPlaces, Format, capped, exposing, label
+from rmqha.web.exposition import Common, CounterPlaces, TextFormat, capped, exposing, label
 
 HOSTILE = (
     'a"b',
@@ -31,7 +31,7 @@ HOSTILE = (
     "",
 )
 NAMES = st.text(max_size=12) | st.sampled_from(HOSTILE)
-TEXT, OPENMETRICS = Format(False, False), Format(True, False)
+TEXT, OPENMETRICS = TextFormat(False, False), TextFormat(True, False)
 
 
 def values_in(text: bytes, is_openmetrics: bool = False) -> dict[tuple[str, ...], float]:
@@ -77,8 +77,8 @@ class ExpositionTests(SynchronousTestCase):
     def test_compressed_text_is_the_same(self) -> None:
         for is_openmetrics in (False, True):
             families = [self.common.value("rmqha_epoch", 3)]
-            plain = at_once(exposing(families, Format(is_openmetrics, False)))
-            packed = at_once(exposing(families, Format(is_openmetrics, True)))
+            plain = at_once(exposing(families, TextFormat(is_openmetrics, False)))
+            packed = at_once(exposing(families, TextFormat(is_openmetrics, True)))
             self.assertEqual(zlib.decompress(packed, 31), plain)
 
     @given(st.dictionaries(st.tuples(NAMES, NAMES), st.integers(0, 2**60) | st.floats(0, 1e9), max_size=8))

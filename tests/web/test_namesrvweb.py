@@ -27,12 +27,13 @@ from tests.web.test_node_pages import MARKUP, Outline
 class ClusterPageTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
-        self.routes = RouteInfoManager(self.clock.seconds)
+        self.routes = RouteInfoManager(self.clock)
         self.serve()
 
     def serve(self, witness: WitnessFactory | None = None) -> None:
         facts = NameServerFacts(self.routes, RemotingFactory({}, self.clock), RecentWarnings(), None, witness)
-        self.server = Server(name_server_handlers(facts, SharedWork(self.clock), lambda: self.server), self.clock)
+        self.server = Server({}, self.clock)
+        self.server.pages.add(name_server_handlers(facts, SharedWork(self.clock), self.server))
 
     def register(self, name: str, broker_id: int, address: str) -> object:
         connection = object()

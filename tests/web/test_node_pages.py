@@ -3,7 +3,6 @@
 import json
 import re
 import zlib
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -16,12 +15,9 @@ from rmqha.store.nodestate import NodeState
 from rmqha.store.retention import Slot
 from rmqha.web.catalogue import NODE, OTHER
 from rmqha.web.exposition import MAX_SERIES
-from rmqha.web.nodefacts import STATES
-from rmqha.web.nodeweb import node_handlers
 from rmqha.web.page import SHOWN_GROUPS, shown
 from rmqha.web.sampling import SAMPLE_SECONDS, DiskFacts
-from rmqha.web.server import Server
-from rmqha.web.sharing import SharedWork
+from rmqha.web.watchednode import STATES
 from tests.web.nodes import NodeWebTestCase
 from tests.web.test_exposition import HOSTILE, values_in
 
@@ -206,8 +202,8 @@ class StatusPageTests(NodeWebTestCase):
         node = self.begin()
         node.state_facts["epoch"] = 41
         self.assertIn("epoch 41 rmqha_epoch", self.page().words)
-        self.facts = replace(self.facts, cluster=lambda _: CLUSTER_FACTS)
-        self.server = Server(node_handlers(self.facts, SharedWork(self.clock), lambda: self.server), self.clock)
+        self.shown.cluster_facts = lambda _: CLUSTER_FACTS
+        self.serve_pages()
         words = self.page().words
         self.assertIn("epoch 3 rmqha_failover_epoch", words)
         self.assertNotIn("epoch 41", words)

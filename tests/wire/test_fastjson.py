@@ -9,7 +9,6 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.kit.steps import at_once
@@ -21,11 +20,11 @@ from rmqha.wire.fastjson import (
     FastjsonError,
     ObjectKey,
     Rows,
+    dumping_strict,
     dumps_compact,
     dumps_pretty,
     dumps_pretty_by_rows,
     dumps_strict,
-    dumps_strict_by_rows,
     loads_lenient,
     loads_request,
     loads_table_in_steps,
@@ -334,11 +333,5 @@ class TableTests(SynchronousTestCase):
         breaths: list[None] = []
         self.assertEqual(dumps_pretty_by_rows(document, lambda: breaths.append(None)), dumps_pretty(content))
         self.assertGreater(len(breaths), 2)
-        turns: list[None] = []
-
-        async def take_turns() -> None:
-            turns.append(None)
-
-        written = Deferred.fromCoroutine(dumps_strict_by_rows(document, take_turns))
-        self.assertEqual(self.successResultOf(written), dumps_strict(content))
-        self.assertGreater(len(turns), 2)
+        self.assertEqual(at_once(dumping_strict(document)), dumps_strict(content))
+        self.assertGreater(len(list(dumping_strict(document))), 2)

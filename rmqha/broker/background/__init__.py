@@ -5,6 +5,7 @@ In reading order:
 - ``held``: what counts only when our log is flushed up to a place.
 - ``schedule``: delivers delayed messages when they are due.
 - ``outerapi``: registers the broker with its name servers.
+- ``ownaddress``: follows the address of brokerIP1's name.
 - ``mastersearch``: finds a slave's master through the name servers.
 - ``restarts``: whether a Java master has deleted a topic of which a queue starts again.
 - ``slavesync``: copies the master's tables to a slave.

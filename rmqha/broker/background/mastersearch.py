@@ -1,12 +1,13 @@
 """Finds a slave's master through the name servers, for a slave that has not registered yet, or does not register."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IReactorTime, IStreamClientEndpoint
 from zope.interface import implementer
 
+from rmqha.broker.interfaces import Connect
 from rmqha.kit.connecting import reason_of
 from rmqha.remoting.asking import ask_config
 from rmqha.remoting.protocol import RemotingError, call_once
@@ -29,7 +30,7 @@ class MasterSearch:
         self,
         name_servers: Sequence[IStreamClientEndpoint],
         settings: Settings,
-        connect: Callable[[str], IStreamClientEndpoint],
+        connect: Connect,
         clock: IReactorTime,
     ) -> None:
         self._name_servers = name_servers

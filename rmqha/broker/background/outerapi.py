@@ -6,7 +6,7 @@ broker with the same name and id replaces our registration without an error.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -18,16 +18,21 @@ from twisted.internet.error import DNSLookupError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import Interface, implementer
 
+from rmqha.broker.addresses import MasterAddresses, OwnAddresses
+from rmqha.broker.interfaces import FindMachines, find_no_machines
+from rmqha.broker.tables.configmanager import ITableObserver
+from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.remoting.client import RemotingClient
-from rmqha.remoting.protocol import RemotingProtocol
-from rmqha.remoting.registration import body_crc32, encode_body_in_turns
+from rmqha.remoting.protocol import IConnectionObserver, RemotingProtocol
+from rmqha.remoting.registration import body_crc32, encoding_body
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import Settings
-from rmqha.store.metadata import PERM_READ, PERM_WRITE, TopicConfig, TopicConfigTable
+from rmqha.store.metadata import PERM_READ, PERM_WRITE
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.fastjson import Document, Rows, dumps_compact, loads_lenient
 
@@ -57,17 +62,9 @@ MANY_TOPICS = 2000
 MANY_TOPICS_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class MasterAddresses:
-    """A master's remoting and HA address, as name servers give them to slaves; None without a live master."""
-
-    master_addr: str | None = None
-    ha_server_addr: str | None = None
-
-
 @dataclass(slots=True)
 class Registrant:
-    """The broker that registers. ``addresses`` gives brokerAddr and haServerAddr, ``table`` the topics.
+    """The broker that registers, with its own addresses and its topics.
 
     Its ``settings`` may be replaced, and its ``broker_id``. ``epoch`` is that of a failover cluster's leader: name
     servers of 5.x, and ours, take no older master's registration after it.
@@ -75,15 +72,15 @@ class Registrant:
 
     settings: Settings
     broker_id: int
-    addresses: Callable[[], tuple[str, str]]
-    table: Callable[[], TopicConfigTable]
+    own: OwnAddresses
+    topics: TopicConfigManager
     epoch: int | None = None
 
     def identity(self) -> dict[str, str]:
         """The header fields that identify the broker."""
         return {
             "brokerName": self.settings.broker_name,
-            "brokerAddr": self.addresses()[0],
+            "brokerAddr": self.own.broker_addr,
             "clusterName": self.settings.broker_cluster_name,
             "brokerId": str(self.broker_id),
         }
@@ -91,15 +88,15 @@ class Registrant:
     async def registration(self, turns: Turns) -> tuple[dict[str, str], bytes]:
         """Header and body of REGISTER_BROKER."""
         fields = self._counted_fields()
-        body = await encode_body_in_turns(self._permitted_topics(), turns.next)
+        body = await turns.run(encoding_body(self._permitted_topics()))
         return {**fields, "compressed": "false", "bodyCrc32": str(body_crc32(body))}, body
 
     def _counted_fields(self) -> dict[str, str]:
-        return {**self.identity(), "haServerAddr": self.addresses()[1]}
+        return {**self.identity(), "haServerAddr": self.own.ha_server_addr}
 
     def _permitted_topics(self) -> Document:
         """The topics, without the permissions to read and write that are not in brokerPermission."""
-        table, missing = self.table(), READ_WRITE & ~self.settings.broker_permission
+        table, missing = self.topics.table, READ_WRITE & ~self.settings.broker_permission
         document = {**table.document(), "dataVersion": self.data_version()}
         if not missing:
             return document
@@ -112,7 +109,7 @@ class Registrant:
         Name servers take nothing from a registration whose version they have. So the version depends on each input: the
         lower bits of its counter are a checksum of all that is not in the table of topics.
         """
-        version = self.table().data_version
+        version = self.topics.table.data_version
         rest = dumps_compact([self._counted_fields(), self.settings.broker_permission & READ_WRITE])
         counter = (version.counter << CHECKSUM_BITS | crc32(rest)) & LONG_MAX
         content = replace(version, counter=counter).to_json()
@@ -151,10 +148,11 @@ LINK_TRANSITIONS: dict[LinkState, frozenset[LinkState]] = {
 """The allowed moves."""
 
 
+@implementer(IConnectionObserver)
 class NameServerLink(Service):
     """The connection to one name server, and the registration on it. Changes during a registration go into the next.
 
-    ``answered`` is called with this link after a registration. Then ``master`` has the name server's answer.
+    ``api`` gets each registration. Then ``master`` has the name server's answer.
     """
 
     _log = Logger()
@@ -165,11 +163,11 @@ class NameServerLink(Service):
         endpoint: IStreamClientEndpoint,
         broker: Registrant,
         clock: IReactorTime,
-        answered: Callable[["NameServerLink"], None],
+        api: "BrokerOuterAPI",
     ) -> None:
         self._name = name
         self._broker = broker
-        self._answered = answered
+        self._api = api
         self._client = RemotingClient(endpoint, clock, connected=self._connected)
         self._connection: RemotingProtocol | None = None
         self._registering: RemotingProtocol | None = None
@@ -197,11 +195,11 @@ class NameServerLink(Service):
 
     def _connected(self, connection: RemotingProtocol) -> None:
         self._connection = connection
-        connection.on_closed(lambda: self._disconnected(connection))
+        connection.on_closed(self)
         self.look()
         self.register()
 
-    def _disconnected(self, connection: RemotingProtocol) -> None:
+    def connection_closed(self, connection: RemotingProtocol) -> None:
         if self._connection is connection:
             self._connection = None
             self.master = MasterAddresses()
@@ -274,7 +272,7 @@ class NameServerLink(Service):
         if len(answer.body) > MAX_CLUSTER_BYTES or self.state is LinkState.STOPPED:
             return
         addresses = _addresses_of(answer.body, self._broker.settings.broker_name)
-        ours, there = self._broker.addresses()[0], addresses.get(self._broker.broker_id)
+        ours, there = self._broker.own.broker_addr, addresses.get(self._broker.broker_id)
         if self.state is LinkState.WITHDRAWN:
             self._looked_while_withdrawn(there == ours, addresses.get(MASTER_ID), connection)
         elif there is not None and there != ours:
@@ -306,7 +304,7 @@ class NameServerLink(Service):
     def _take_master(self, answer: RemotingCommand) -> None:
         fields = answer.ext_fields
         self.master = MasterAddresses(fields.get("masterAddr") or None, fields.get("haServerAddr") or None)
-        self._answered(self)
+        self._api.answered(self)
 
     @property
     def warning(self) -> str | None:
@@ -370,16 +368,6 @@ class NameServerLink(Service):
         await stopped
 
 
-Machines = Sequence[tuple[str, IStreamClientEndpoint]]
-"""Several machines behind the name of a name server: their names and endpoints. Empty if there is only one."""
-FindMachines = Callable[[str], Awaitable[Machines]]
-
-
-async def find_no_machines(name: str) -> Machines:
-    """For names that stand for one machine."""
-    return ()
-
-
 class NameServerGroup(Service):
     """The registrations with all machines behind the name of a name server. They follow the name's addresses.
 
@@ -390,15 +378,15 @@ class NameServerGroup(Service):
         self,
         name: str,
         endpoint: IStreamClientEndpoint,
-        make_link: Callable[[str, IStreamClientEndpoint], NameServerLink],
+        api: "BrokerOuterAPI",
         find_machines: FindMachines,
     ) -> None:
         """``endpoint`` connects to the name itself, and so to one of its machines."""
         self._name = name
         self._endpoint = endpoint
-        self._make_link = make_link
+        self._api = api
         self._find_machines = find_machines
-        self._links: dict[str, NameServerLink] = {name: make_link(name, endpoint)}
+        self._links: dict[str, NameServerLink] = {name: api.make_link(name, endpoint)}
         self._absent: Counter[str] = Counter()
         self._looking: Deferred[None] | None = None
 
@@ -439,7 +427,7 @@ class NameServerGroup(Service):
             found = {self._name: self._endpoint}
         for name, endpoint in found.items():
             if name not in self._links:
-                self._links[name] = self._make_link(name, endpoint)
+                self._links[name] = self._api.make_link(name, endpoint)
 
     async def _leave(self, name: str) -> None:
         """Unregister before another link to the same machine registers."""
@@ -457,8 +445,16 @@ class NameServerGroup(Service):
         return gatherResults(stopped, consumeErrors=True).addCallback(lambda _: None)
 
 
+class IMasterObserver(Interface):
+    """Learns where a slave's master is."""
+
+    def master_found(addresses: MasterAddresses) -> None:
+        """A name server says where it is, or that there is none. It may say the same again."""
+
+
+@implementer(ITableObserver)
 class BrokerOuterAPI(Service):
-    """Keeps a broker registered. ``master_found`` is called with a slave's master, as name servers know it."""
+    """Keeps a broker registered. ``observer`` gets a slave's master, as name servers know it."""
 
     _log = Logger()
 
@@ -467,27 +463,21 @@ class BrokerOuterAPI(Service):
         broker: Registrant,
         endpoints: Sequence[tuple[str, IStreamClientEndpoint]],
         clock: IReactorTime,
-        master_found: Callable[[MasterAddresses], None] = lambda _: None,
+        observer: IMasterObserver | None = None,
         find_machines: FindMachines = find_no_machines,
     ) -> None:
         """``endpoints`` are the name servers with their names. ``find_machines`` looks a name up."""
         self._settings = settings = broker.settings
         self._clock = clock
-        self._master_found = master_found
+        self._observer = observer
+        self._broker = broker
         self.is_held_back = False
         """Whether it does not register yet, because its brokerId is not known."""
         self._is_slave = broker.broker_id > 0
         self._last_told: MasterAddresses | None = None
         self._withdrawn: str | None = None
 
-        def make_link(name: str, endpoint: IStreamClientEndpoint) -> NameServerLink:
-            link = NameServerLink(name, endpoint, broker, clock, self._answered)
-            if self._withdrawn is not None:
-                link.withdraw(self._withdrawn)
-            return link
-
-        self._groups = [NameServerGroup(name, endpoint, make_link, find_machines) for name, endpoint in endpoints]
-        self._table = broker.table
+        self._groups = [NameServerGroup(name, endpoint, self, find_machines) for name, endpoint in endpoints]
         self._soon: IDelayedCall | None = None
         self._rounds = PeriodicService(
             "registering with the name servers",
@@ -500,6 +490,13 @@ class BrokerOuterAPI(Service):
         self._soon_again = PeriodicService(
             "registering after the promotion", 1.0, self._register_promoted, clock, first_after=1.0
         )
+
+    def make_link(self, name: str, endpoint: IStreamClientEndpoint) -> NameServerLink:
+        """The registration with one machine."""
+        link = NameServerLink(name, endpoint, self._broker, self._clock, self)
+        if self._withdrawn is not None:
+            link.withdraw(self._withdrawn)
+        return link
 
     @property
     def _links(self) -> list[NameServerLink]:
@@ -572,9 +569,9 @@ class BrokerOuterAPI(Service):
         """What an operator should know about the registrations."""
         return [link.warning for link in self._links if link.warning is not None]
 
-    def topics_changed(self, topic: TopicConfig | None) -> None:
+    def table_changed(self, row: object | None) -> None:
         """Register a topic that was added or changed: at once, unless there are many topics."""
-        if len(self._table().topic_config_table) <= MANY_TOPICS:
+        if len(self._broker.topics.table.topic_config_table) <= MANY_TOPICS:
             self.register_all()
         elif self._soon is None:
             self._soon = self._clock.callLater(MANY_TOPICS_SECONDS, self._register_soon)
@@ -583,8 +580,8 @@ class BrokerOuterAPI(Service):
         self._soon = None
         self.register_all()
 
-    def _answered(self, link: NameServerLink) -> None:
-        """If name servers differ, the first one that knows a master counts."""
+    def answered(self, link: NameServerLink) -> None:
+        """A name server has answered a registration. The first one that knows a master counts."""
         if not self._is_slave:
             return
         found = next((other.master for other in self._links if other.master.master_addr is not None), link.master)
@@ -599,7 +596,8 @@ class BrokerOuterAPI(Service):
                     master=found.master_addr,
                     ha=found.ha_server_addr,
                 )
-        self._master_found(found)
+        if self._observer is not None:
+            self._observer.master_found(found)
 
     def stopService(self) -> Deferred[None]:
         """Unregister from the name servers that are connected, and disconnect."""

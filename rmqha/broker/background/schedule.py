@@ -6,7 +6,6 @@ delivered twice, but it is never lost: delayOffset.json says that a message was 
 has what was put in its place. A slave takes its master's offsets under the same condition.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from twisted.application.service import Service
@@ -14,12 +13,15 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.broker.background.held import Held
+from rmqha.broker.interfaces import IDelayLevels
 from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.threads import RunInThread
+from rmqha.kit.wallclock import IWallClock
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatchrequest import DispatchRequest
@@ -43,6 +45,7 @@ DELIVERY_BATCH = 32
 """Messages of one level that are delivered before other levels have their turn."""
 
 
+@implementer(IDelayLevels)
 class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
     """Delivers messages that are due while it runs, on a master. ``table`` has the next offset of each level."""
 
@@ -52,7 +55,7 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         store: MessageStore,
         settings: Settings,
         clock: IReactorTime,
-        now_ms: Callable[[], int],
+        wall: IWallClock,
         run_in_thread: RunInThread = execute,
     ) -> None:
         """Reads delayOffset.json of ``folder``. Raises StoreError, OSError."""
@@ -60,7 +63,7 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         self._store = store
         self._delay_levels = settings.message_delay_level
         self._delivery_clock = clock
-        self._now_ms = now_ms
+        self._wall = wall
         seconds = settings.flush_delay_offset_interval_ms / 1000
         self._persisting = PeriodicService(
             "writing delay offsets", seconds, self._persist_changes, clock, first_after=seconds
@@ -79,7 +82,7 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
             return
         offsets, store, clock = self.table.offset_table, self._store, self._delivery_clock
         self._levels = [
-            DelayLevelDelivery(level, offsets, store, self._delay_levels.delay_ms(level), clock, self._now_ms)
+            DelayLevelDelivery(level, offsets, store, self._delay_levels.delay_ms(level), clock, self._wall)
             for level in range(1, self._delay_levels.max_level + 1)
         ]
         store.subscribe(self._message_arrived)
@@ -170,14 +173,14 @@ class DelayLevelDelivery:
         store: MessageStore,
         delay_ms: int,
         clock: IReactorTime,
-        now_ms: Callable[[], int],
+        wall: IWallClock,
     ) -> None:
         self._level = level
         self._offsets = offsets
         self._store = store
         self._delay_ms = delay_ms
         self._clock = clock
-        self._now_ms = now_ms
+        self._now_ms = wall.now_ms
         self._next_look: IDelayedCall | None = None
         self._delivering: Deferred[float | None] | None = None
         self._is_stopped = False

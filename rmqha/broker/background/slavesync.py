@@ -14,21 +14,22 @@ has.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, gatherResults, succeed
-from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from rmqha.broker.addresses import MasterAddresses, OwnAddresses
 from rmqha.broker.background.held import Held
-from rmqha.broker.background.outerapi import MasterAddresses
 from rmqha.broker.background.restarts import RestartJudge
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.timercheck import TimerCheckPoints
+from rmqha.broker.interfaces import NO_NODE, Connect, IBrokersNode
 from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.groups import TOOLS_CONSUMER_GROUP
 from rmqha.ha.slave.contact import iso_of
@@ -54,6 +55,7 @@ from rmqha.store.metadata import (
     topic_at_group,
 )
 from rmqha.store.nodestate import TOPICS_UP_TO
+from rmqha.store.timers import TimerCheckPoint
 from rmqha.wire import slavefields
 from rmqha.wire.beans import unknown_fields
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -83,7 +85,7 @@ TABLE_NAMES = {
     RequestCode.GET_ALL_DELAY_OFFSET: "offsetTable",
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "subscriptionGroupTable",
 }
-"""The JSON key of each table's rows."""
+"""The tables, in the order of the requests, with the JSON key of each table's rows."""
 VERSION_NAMES = {
     RequestCode.GET_ALL_TOPIC_CONFIG: slavefields.TOPICS,
     RequestCode.GET_ALL_CONSUMER_OFFSET: slavefields.OFFSETS,
@@ -104,11 +106,6 @@ PULL_OF_ONE = {
     "subVersion": "0",
 }
 """What a pull of one message has besides its place. Each broker knows the group."""
-
-Connect = Callable[[str], IStreamClientEndpoint]
-"""Makes an endpoint from an address. Raises ValueError for an invalid address."""
-Take = Callable[[Any], Awaitable[None]]
-"""Replaces a table by one in Java's form. Raises ValueError."""
 
 
 class MasterClient:
@@ -180,13 +177,14 @@ class MasterLookup:
     """How a slave finds its master's remoting port.
 
     ``configured_address`` counts while no name server knows of a master. A master at
-    ``own_address`` is the slave itself. ``is_member`` is for a member of a failover cluster.
+    our ``own`` address is the slave itself. ``is_member`` is for a member of a failover cluster.
     """
 
     connect: Connect
-    own_address: Callable[[], str]
+    own: OwnAddresses
     configured_address: str | None = None
     is_member: bool = False
+    node: IBrokersNode = NO_NODE
 
 
 class SlaveSynchronize(PeriodicService):
@@ -234,7 +232,7 @@ class SlaveSynchronize(PeriodicService):
         self._consumer_offsets = tables.consumer_offsets
         self._schedule = schedule
         self._connect = lookup.connect
-        self._own_address = lookup.own_address
+        self._own = lookup.own
         self._clock = clock
         self._turns = Turns(clock)
         self._configured_address = lookup.configured_address
@@ -242,8 +240,7 @@ class SlaveSynchronize(PeriodicService):
         self._master: MasterClient | None = None
         self._master_address: str | None = None
         self._failing: dict[RequestCode, str] = {}
-        self.in_sync_changed: Callable[[], None] = lambda: None
-        """Called when the tables have become the master's, or are no longer."""
+        self._node = lookup.node
         self._in_sync: bool | None = None
         self._in_sync_since = time.time()
         self._running: Deferred[None] | None = None
@@ -252,7 +249,7 @@ class SlaveSynchronize(PeriodicService):
     def master_address(self) -> str | None:
         """The address that the tables are copied from; None while it is unknown."""
         address = self._found_address or self._configured_address
-        return None if address == self._own_address() else address
+        return None if address == self._own.broker_addr else address
 
     def master_found(self, addresses: MasterAddresses) -> None:
         """Take the master's address from a name server; None in it if there is no master."""
@@ -366,12 +363,12 @@ class SlaveSynchronize(PeriodicService):
         if self._master is None:
             return
         if self._changes_problem is not None:
-            self._judge(dict.fromkeys(self._tables(), self._changes_problem))
+            self._judge(dict.fromkeys(TABLE_NAMES, self._changes_problem))
             return
         failing: dict[RequestCode, str] = {}
-        for code, take in self._tables().items():
+        for code in TABLE_NAMES:
             try:
-                await self._copy_if_changed(self._master, code, take)
+                await self._copy_if_changed(self._master, code)
             except CancelledError:
                 raise
             except Exception as error:  # of any kind: the other tables are still copied
@@ -386,13 +383,13 @@ class SlaveSynchronize(PeriodicService):
             await self._copy_timers(self._timers, self._master, failing)
         self._judge(failing)
 
-    async def _copy_if_changed(self, master: MasterClient, code: RequestCode, take: Take) -> None:
+    async def _copy_if_changed(self, master: MasterClient, code: RequestCode) -> None:
         """Copy a table, unless the master says that it is the one that we took last."""
         name = VERSION_NAMES.get(code, "")
         version = self._versions.get(name)
         if version is None or self._taken.get(name) != version:
             self._taken.pop(name, None)
-            await take(await master.ask(code))
+            await self._take(code, await master.ask(code))
             if version is not None:
                 self._taken[name] = version
 
@@ -401,7 +398,10 @@ class SlaveSynchronize(PeriodicService):
         """Copy the timer check point of a 5.x master. A master without a timer wheel does not know the request."""
         code = RequestCode.GET_TIMER_CHECK_POINT
         try:
-            await timers.take(await master.timer_check_point(), master.log_end)
+            point = TimerCheckPoint.parse(await master.timer_check_point())
+            if not timers.is_holding:
+                timers.hold(point, await master.log_end())
+            await timers.write_if_flushed()
         except CancelledError:
             raise
         except RemotingError as error:
@@ -410,14 +410,16 @@ class SlaveSynchronize(PeriodicService):
         except Exception as error:  # of any kind: it is asked for again
             failing[code] = reason_of(error)
 
-    def _tables(self) -> Mapping[RequestCode, Take]:
-        """The functions that take each table, in the order of the requests."""
-        return {
-            RequestCode.GET_ALL_TOPIC_CONFIG: self._take_topics,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self._take_consumer_offsets,
-            RequestCode.GET_ALL_DELAY_OFFSET: self._take_delay_offsets,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._take_groups,
-        }
+    async def _take(self, code: RequestCode, content: Any) -> None:
+        """Replace a table by the master's, which is in Java's form. Raises ValueError."""
+        if code is RequestCode.GET_ALL_TOPIC_CONFIG:
+            await self._take_topics(content)
+        elif code is RequestCode.GET_ALL_CONSUMER_OFFSET:
+            await self._take_consumer_offsets(content)
+        elif code is RequestCode.GET_ALL_DELAY_OFFSET:
+            await self._take_delay_offsets(content)
+        else:
+            await self._take_groups(content)
 
     async def _follow(self, address: str | None) -> None:
         """Keep connections to the master at this address only; None for no connection."""
@@ -449,7 +451,7 @@ class SlaveSynchronize(PeriodicService):
         in_sync = not failing
         if in_sync is not self._in_sync:
             self._in_sync, self._in_sync_since = in_sync, time.time()
-            self.in_sync_changed()
+            self._node.tables_in_sync_changed()
         new = {code: reason for code, reason in failing.items() if code not in self._failing}
         for reason in dict.fromkeys(new.values()):
             tables = [code.name for code in new if new[code] == reason]

@@ -5,7 +5,6 @@ all that the master's had when it sent its check point. Before that our log may 
 calls delivered, and nobody would deliver it.
 """
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from rmqha.broker.background.held import Held
@@ -31,15 +30,20 @@ class TimerCheckPoints:
         """Whether the log has timer messages. Raises OSError."""
         return self._store.reader.next_offset(TIMER_TOPIC, TIMER_QUEUE_ID) > 0
 
-    async def take(self, body: bytes, log_end: Callable[[], Awaitable[int]]) -> None:
-        """Take the master's check point. ``log_end`` asks where its log ends now. One that waits already goes first.
+    @property
+    def is_holding(self) -> bool:
+        """Whether a check point waits until the log is flushed. It goes before later ones."""
+        return self._held is not None
 
-        Raises ValueError, OSError, what ``log_end`` raises.
-        """
-        point = TimerCheckPoint.parse(body)
-        if self._held is None:
-            self._held = Held(await log_end(), point)
+    def hold(self, point: TimerCheckPoint, log_end: int) -> None:
+        """Let the master's check point wait. Its log ended there after it sent it."""
+        self._held = Held(log_end, point)
+
+    async def write_if_flushed(self) -> None:
+        """Write the check point that waits, if our log is flushed so far. Raises OSError."""
         held, log = self._held, self._store.commit_log
+        if held is None:
+            return
         if held.needs_flush(log):
             self._store.flush()
         if not held.is_over(log) or self._store.derived.dispatcher.behind_bytes > 0:

@@ -16,7 +16,6 @@ Java does. Its copy has a higher TIMER_ROLL_TIMES. Of several copies only the la
 """
 
 import sqlite3
-from collections.abc import Callable
 from time import perf_counter
 
 from twisted.application.service import Service
@@ -39,6 +38,7 @@ from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import SLICE_SECONDS
 from rmqha.kit.threads import RunInThread
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.consumequeue import ConsumeQueue
@@ -94,7 +94,7 @@ class TimerMessageService(Service):
         store: MessageStore,
         settings: Settings,
         clock: IReactorTime,
-        now_ms: Callable[[], int],
+        wall: IWallClock,
         turns: Turns,
         run_in_thread: RunInThread = execute,
     ) -> None:
@@ -103,7 +103,7 @@ class TimerMessageService(Service):
         self._scratch = store.root / NODE_FOLDER
         self._roll_ms = roll_after_ms(settings)
         self._clock = clock
-        self._now_ms = now_ms
+        self._now_ms = wall.now_ms
         self._turns = turns
         self._run_in_thread = run_in_thread
         self._persisting = PeriodicService(

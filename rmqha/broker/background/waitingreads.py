@@ -1,6 +1,5 @@
 """Says what consumers cannot read yet, because it is not confirmed (``readUpTo=confirmed``)."""
 
-from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -11,6 +10,7 @@ from rmqha.ha.slave.contact import iso_of
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.turns import Turns
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.messagestore import MessageStore
@@ -28,15 +28,14 @@ class WaitingReads(PeriodicService):
     _log = Logger()
 
     def __init__(
-        self, store: MessageStore, limit: ReadLimit, turns: Turns, clock: IReactorTime, now: Callable[[], float]
+        self, store: MessageStore, limit: ReadLimit, turns: Turns, clock: IReactorTime, wall: IWallClock
     ) -> None:
-        """``now`` gives the seconds since 1970."""
         super().__init__("looking for messages that wait for a slave", LOOK_SECONDS, self._look, clock)
         self._store = store
         self._limit = limit
         self._turns = turns
         self._clock = clock
-        self._now = now
+        self._wall = wall
         self._grown = set(store.derived.queues.queues) if self.bytes else set()
         """The queues that may have messages after the limit."""
         self._waiting_since: float | None = None
@@ -111,7 +110,7 @@ class WaitingReads(PeriodicService):
 
     def _since(self) -> str:
         assert self._waiting_since is not None, "something waits"
-        return iso_of(self._now() - (self._clock.seconds() - self._waiting_since))
+        return iso_of(self._wall.now_ms() / 1000 - (self._clock.seconds() - self._waiting_since))
 
     def facts(self) -> dict[str, Any]:
         """For the status: what waits; since when and why if it has waited for long, else None."""

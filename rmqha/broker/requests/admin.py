@@ -3,12 +3,13 @@
 Also the requests for whole tables, which slaves send (spec/remoting.md 9.1).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from zope.interface import implementer
 
 from rmqha.broker.tables.attributes import (
     OF_TOPICS_IN_5_3_3,
@@ -21,7 +22,7 @@ from rmqha.broker.tables.attributes import (
 )
 from rmqha.broker.tables.brokertables import BrokerTables, CopiedTables
 from rmqha.broker.tables.clients import ConsumerManager
-from rmqha.broker.tables.configmanager import ConfigManager, NamedConfigManager, Row
+from rmqha.broker.tables.configmanager import ConfigManager, ITableDocument, NamedConfigManager, Row
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, new_group_problem
 from rmqha.broker.tables.locks import MessageQueue
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -29,12 +30,14 @@ from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager, topic_problem
 from rmqha.kit.events import Event
 from rmqha.kit.steps import Steps
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Later, Processor, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import (
     ATTRIBUTES,
+    CONFIG_FOLDER,
     DataVersion,
     DelayOffsetTable,
     SubscriptionGroupConfig,
@@ -48,9 +51,9 @@ from rmqha.wire.fastjson import (
     Document,
     ObjectKey,
     Rows,
+    dumping_strict,
     dumps_compact,
     dumps_strict,
-    dumps_strict_by_rows,
     loads_request,
 )
 from rmqha.wire.topics import RETRY_PREFIX
@@ -92,9 +95,8 @@ class WholeTable:
     how many rows there are: slaves of 5.4 and later ask for more until they have as many.
     """
 
-    def __init__(self, document: Callable[[], Document], version: Callable[[], object], total: str = "") -> None:
-        self._document = document
-        self._version = version
+    def __init__(self, table: ITableDocument, total: str = "") -> None:
+        self._table = table
         self._total = total
         self._fields: dict[str, str] = {}
         self._encoded_version: object = None
@@ -114,17 +116,17 @@ class WholeTable:
 
     async def encoded(self, turns: Turns) -> bytes:
         """The table as it is now, as JSON."""
-        version = self._version()
+        version = self._table.changes
         if self._encoded_version != version:
             self._encoded_version, self._body = version, None
             waiting = self._waiting = []
-            document = self._document()
+            document = self._table.document()
             if self._total:
                 self._fields = {
                     self._total: str(sum(len(rows.content) for rows in document.values() if type(rows) is Rows))
                 }
             # it has only texts and numbers, so encoding does not fail
-            body = await dumps_strict_by_rows(document, turns.next)
+            body = await turns.run(dumping_strict(document))
             if self._waiting is waiting:
                 self._body, self._waiting = body, []
             for waiter in waiting:
@@ -137,20 +139,49 @@ class WholeTable:
         return await done
 
 
+@implementer(ITableDocument)
+class _Signed:
+    """A table with its attributes as additions."""
+
+    def __init__(
+        self, rows: TopicConfigManager | SubscriptionGroupManager, known: Mapping[str, Container[str]]
+    ) -> None:
+        self._rows = rows
+        self._known = known
+
+    @property
+    def changes(self) -> int:
+        return self._rows.changes
+
+    def document(self) -> Document:
+        document = dict(self._rows.document())
+        for name, part in document.items():
+            if type(part) is Rows:
+                document[name] = Rows(part.content, lambda row: as_additions(row.to_json(), self._known))
+        return document
+
+
+@implementer(ITableDocument)
+class _VersionedOffsets:
+    """The offsets. If there is no version from a 5.x master, a meaningless one: a 5.x slave fails without it."""
+
+    def __init__(self, offsets: ConsumerOffsetManager) -> None:
+        self._offsets = offsets
+
+    @property
+    def changes(self) -> int:
+        return self._offsets.changes
+
+    def document(self) -> Document:
+        return {"dataVersion": DataVersion().to_json(), **self._offsets.table.document()}
+
+
 def by_version(
-    rows: TopicConfigManager | SubscriptionGroupManager, total: str, known: Mapping[str, Callable[[str], bool]]
+    rows: TopicConfigManager | SubscriptionGroupManager, total: str, known: Mapping[str, Container[str]]
 ) -> Processor:
     """Answers with a table, whose attributes are as the version of who asks reads them (``as_additions``)."""
 
-    def signed() -> Document:
-        document = dict(rows.table.document())
-        for name, part in document.items():
-            if type(part) is Rows:
-                document[name] = Rows(part.content, lambda row: as_additions(row.to_json(), known))
-        return document
-
-    plain = WholeTable(lambda: rows.table.document(), lambda: rows.changes, total)
-    with_signs = WholeTable(signed, lambda: rows.changes, total)
+    plain, with_signs = WholeTable(rows, total), WholeTable(_Signed(rows, known), total)
 
     def answer(connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         return (with_signs if request.version in SIGNED_VERSIONS else plain).answer(connection, request)
@@ -248,12 +279,12 @@ class TopicAdminProcessor:
     def update_and_create_topics(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Create or change the topics of a list (5.x's updateTopicList)."""
         contents = _listed(request, "topicConfigList")
-        return self._change_all(connection, self._topics, contents, self._listed_topic)
+        return self._change_all(connection, self._topics, contents, map(self._listed_topic, contents))
 
     def update_and_create_subscription_groups(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
         """Create or change the groups of a list (5.x's updateSubGroupList)."""
         contents = _listed(request, "groupConfigList")
-        return self._change_all(connection, self._groups, contents, self._read_group)
+        return self._change_all(connection, self._groups, contents, map(self._read_group, contents))
 
     def _listed_topic(self, content: Any) -> TopicConfig:
         """A topic of a list. Raises RequestRefused."""
@@ -278,9 +309,9 @@ class TopicAdminProcessor:
         connection: RemotingProtocol,
         table: NamedConfigManager[Row],
         contents: list[Any],
-        read: Callable[[Any], Row],
+        reading: Iterator[Row],
     ) -> Later:
-        await connection.turns.run(self._changing(connection, table, contents, read))
+        await connection.turns.run(self._changing(connection, table, contents, reading))
         return Later(self._answer_when_durable(table))
 
     def _changing(
@@ -288,16 +319,18 @@ class TopicAdminProcessor:
         connection: RemotingProtocol,
         table: NamedConfigManager[Row],
         contents: list[Any],
-        read: Callable[[Any], Row],
+        reading: Iterator[Row],
     ) -> Steps[None]:
-        """Nothing changes if a row is not valid. Raises RequestRefused, also where further rows are too many.
+        """``reading`` makes the rows, one by one. Nothing changes if a row is not valid.
+
+        Raises RequestRefused, also where further rows are too many.
 
         Unlike upstream's, a row that changes nothing does not end the list.
         """
         rows: list[Row] = []
         taken = 0
-        for content in contents:
-            rows.append(read(content))
+        for content, row in zip(contents, reading, strict=True):
+            rows.append(row)
             taken += len(dumps_strict(content)) + LISTED_ROW_COST
             if taken > LISTED_BYTES_AT_ONCE:
                 taken = 0
@@ -478,21 +511,21 @@ class TableProcessor:
         topics: TopicConfigManager,
         groups: SubscriptionGroupManager,
         consumer_offsets: ConsumerOffsetManager,
-        delay_offsets: Callable[[], DelayOffsetTable],
-        timer_check_point: Callable[[], TimerCheckPoint | None],
+        delay_offsets: ConfigManager[DelayOffsetTable],
+        store: MessageStore,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._consumer_offsets = consumer_offsets
         self._delay_offsets = delay_offsets
-        self._read_timer_check_point = timer_check_point
+        self._store = store
 
     def processors(self) -> Processors:
         """By request code."""
         topics, groups, offsets = self._topics, self._groups, self._consumer_offsets
         all_topics = by_version(topics, "totalTopicNum", OF_TOPICS_IN_5_3_3)
         all_groups = by_version(groups, "totalGroupNum", {})
-        all_offsets = WholeTable(self._all_consumer_offsets, lambda: offsets.changes)
+        all_offsets = WholeTable(_VersionedOffsets(offsets))
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: all_topics,
             RequestCode.GET_ALL_CONSUMER_OFFSET: all_offsets.answer,
@@ -522,18 +555,14 @@ class TableProcessor:
         return success(group.to_json())
 
     def _all_delay_offsets(self) -> RemotingCommand:
-        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(self._delay_offsets().to_json()))
+        return RemotingCommand(ResponseCode.SUCCESS, body=dumps_strict(self._delay_offsets.table.to_json()))
 
     def _timer_check_point(self) -> RemotingCommand:
         """For our slaves: how far a master of 5.x had come with its timer messages when our store was its copy."""
-        found = self._read_timer_check_point()
+        found = TimerCheckPoint.read(self._store.root / CONFIG_FOLDER, self._store.disk)
         if found is None:
             raise RequestRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "this broker has no timer check point")
         return RemotingCommand(ResponseCode.SUCCESS, body=found.encode())
-
-    def _all_consumer_offsets(self) -> Document:
-        """The offsets. If there is no version from a 5.x master, a meaningless one: a 5.x slave fails without it."""
-        return {"dataVersion": DataVersion().to_json(), **self._consumer_offsets.table.document()}
 
 
 class GroupProgress(NamedTuple):
@@ -553,7 +582,7 @@ class StatsProcessor:
         tables: BrokerTables,
         consumers: ConsumerManager,
         stats: BrokerStats,
-        now_ms: Callable[[], int],
+        wall: IWallClock,
     ) -> None:
         self._store = store
         self._broker_name = broker_name
@@ -561,7 +590,7 @@ class StatsProcessor:
         self._consumers = consumers
         self._consumer_offsets = tables.consumer_offsets
         self._stats = stats
-        self._now_ms = now_ms
+        self._now_ms = wall.now_ms
 
     def processors(self) -> Processors:
         """By request code."""

@@ -1,13 +1,15 @@
 """UPDATE_BROKER_CONFIG, and the settings that change while a broker runs (spec/remoting.md 8.7)."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address, ip_network
 from typing import Protocol
 
 import javaproperties
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from zope.interface import Interface
 
+from rmqha.broker.interfaces import NO_NODE, IBrokersNode
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.kit.events import Event
 from rmqha.remoting.header import refused, shown
@@ -23,13 +25,11 @@ from rmqha.settings.settings import (
     properties_of,
     with_properties,
 )
+from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 
 CONFIG_BLACK_LIST = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 """Names that 4.9.8 refuses. We have no such settings."""
-
-Keep = Callable[[Mapping[str, str], str], Awaitable[None]]
-"""Keeps changed settings for the next start: their texts by name, and who changed them. May raise OSError."""
 
 
 class HasSettings(Protocol):
@@ -42,38 +42,41 @@ class FixedSettings(Exception):
     """Settings that cannot change while a node runs. The text names them."""
 
 
-async def keep_nothing(changes: Mapping[str, str], by: str) -> None:
-    """For a broker whose changes last until it stops."""
+class ISettingsObserver(Interface):
+    """Learns of changed settings."""
+
+    def settings_changed(changes: Mapping[str, str]) -> None:
+        """These settings have changed: their texts by name."""
 
 
 class LiveSettings:
     """Changes settings of a running broker, in all its parts at once."""
 
     def __init__(
-        self, parts: Iterable[HasSettings], lift_read_limit: Callable[[], None] | None, keep: Keep = keep_nothing
+        self,
+        store: MessageStore,
+        parts: Iterable[HasSettings],
+        observer: ISettingsObserver | None = None,
+        is_member: bool = False,
     ) -> None:
-        """The first part has the current settings.
+        """The store has the current settings. The observer learns of each change.
 
-        ``lift_read_limit`` lets consumers read all of the log: an operator can end their wait for a slave. None: not in
-        a failover cluster, which would take back what they have read.
+        An operator can end the consumers' wait for a slave, so that they read all of the log: not in a member of a
+        failover cluster, which would take back what they have read.
         """
-        self._parts = list(parts)
-        self._lift_read_limit = lift_read_limit
-        self._listeners: list[Callable[[Mapping[str, str]], None]] = []
-        self.keep = keep
+        self._store = store
+        self._parts: list[HasSettings] = [store, *parts]
+        self._observer = observer
+        self._is_member = is_member
 
     @property
     def current(self) -> Settings:
         """The settings now."""
-        return self._parts[0].settings
+        return self._store.settings
 
     def add(self, part: HasSettings) -> None:
         """Change the settings of this part too, from now on."""
         self._parts.append(part)
-
-    def subscribe(self, listener: Callable[[Mapping[str, str]], None]) -> None:
-        """Call ``listener`` with the changed texts after each change."""
-        self._listeners.append(listener)
 
     def differing(self, wanted: Mapping[str, str]) -> dict[str, str]:
         """What of ``wanted`` is not as it is now."""
@@ -90,7 +93,7 @@ class LiveSettings:
             raise FixedSettings(f"cannot be changed at run time: {', '.join(fixed)}")
         if changes.get("readUpTo") == ReadUpTo.CONFIRMED.value:
             raise FixedSettings("readUpTo=confirmed needs a restart")
-        if "readUpTo" in changes and self._lift_read_limit is None:
+        if "readUpTo" in changes and self._is_member:
             raise FixedSettings(
                 "readUpTo stays confirmed in a failover cluster: a failover could take back what consumers have read"
             )
@@ -98,12 +101,12 @@ class LiveSettings:
         changed = [with_properties(part.settings, changes) for part in self._parts]
         for part, settings in zip(self._parts, changed, strict=True):
             part.settings = settings
-        if "readUpTo" in changes and self._lift_read_limit is not None:
-            self._lift_read_limit()
+        if "readUpTo" in changes:
+            self._store.lift_read_limit()
         after = properties_of(self.current)
         done = {key: (before[key], after[key]) for key in changes}
-        for listener in self._listeners:
-            listener(changes)
+        if self._observer is not None:
+            self._observer.settings_changed(changes)
         return done
 
 
@@ -112,8 +115,10 @@ class ConfigProcessor:
 
     _log = Logger()
 
-    def __init__(self, live: LiveSettings, clock: IReactorTime) -> None:
+    def __init__(self, live: LiveSettings, clock: IReactorTime, node: IBrokersNode = NO_NODE) -> None:
+        """The node keeps what is changed."""
         self._live = live
+        self._node = node
         self._refusals = SlaveCheck(clock)
 
     def processors(self) -> Processors:
@@ -144,7 +149,7 @@ class ConfigProcessor:
                 new=new,
             )
         try:
-            await self._live.keep(changes, who)
+            await self._node.keep_settings(changes, who)
         except OSError as error:
             self._log.error(
                 "the changed settings last only until the next start: {error}",

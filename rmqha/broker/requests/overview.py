@@ -1,16 +1,19 @@
 """Operators ask about all groups, all producers and single queues, and for cleaning (spec/remoting.md 2.19)."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from rmqha.broker.addresses import OwnAddresses
+from rmqha.broker.interfaces import IBrokersNode
 from rmqha.broker.requests.admin import QUEUES_AT_ONCE, StatsProcessor
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerManager, ProducerManager
 from rmqha.kit.events import Event
 from rmqha.kit.steps import Steps
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.header import Header, refused, shown
 from rmqha.remoting.protocol import Answer, Processor, Processors, RemotingProtocol
 from rmqha.store.messagestore import MessageStore
@@ -25,14 +28,6 @@ KEPT = (
     "the retention rules were applied: what they allow was deleted, and nothing else. "
     "The queues of a topic stay as long as their messages"
 )
-
-Clean = Callable[[], Awaitable[None]]
-"""Applies the retention rules now, at any hour. It reports its errors itself."""
-
-
-async def clean_nothing() -> None:
-    """For a broker that deletes nothing. Raises RequestRefused."""
-    raise refused("this broker deletes nothing by itself")
 
 
 class Pieces:
@@ -66,17 +61,18 @@ class OverviewProcessor:
         tables: BrokerTables,
         clients: tuple[ProducerManager, ConsumerManager],
         stats: StatsProcessor,
-        broker_addr: Callable[[], str],
-        clocks: tuple[IReactorTime, Callable[[], int]],
+        own: OwnAddresses,
+        clocks: tuple[IReactorTime, IWallClock],
     ) -> None:
-        """``clocks`` are that of heartbeats, and the time in ms since 1970."""
+        """``clocks`` are that of heartbeats, and the time of day."""
         self._store = store
         self._topics, self._groups = tables.topics, tables.groups
         self._consumer_offsets = tables.consumer_offsets
         self._producers, self._consumers = clients
         self._stats = stats
-        self._broker_addr = broker_addr
-        self._clock, self._now_ms = clocks
+        self._own = own
+        self._clock, wall = clocks
+        self._now_ms = wall.now_ms
 
     def processors(self) -> Processors:
         """By request code."""
@@ -110,7 +106,7 @@ class OverviewProcessor:
                     behind += found.behind
             if pieces.add(b"{%s:[%s]}" % (dumps_compact(name), b",".join(of_group))):
                 yield
-        head = dumps_compact({"brokerAddr": self._broker_addr()})[:-1]
+        head = dumps_compact({"brokerAddr": self._own.broker_addr})[:-1]
         body = b'%s,"consumeStatsList":[%s],"totalDiff":%d}' % (head, pieces.joined(), behind)
         return RemotingCommand(ResponseCode.SUCCESS, body=body)
 
@@ -246,9 +242,8 @@ class CleaningProcessor:
 
     _log = Logger()
 
-    def __init__(self, clean: Callable[[], Clean]) -> None:
-        """``clean`` returns what cleans at present."""
-        self._clean = clean
+    def __init__(self, node: IBrokersNode) -> None:
+        self._node = node
 
     def processors(self) -> Processors:
         """By request code."""
@@ -266,5 +261,5 @@ class CleaningProcessor:
         self._log.warn(
             "{host}:{port} asks for cleaning ({name})", event=Event.CLEANING_REQUESTED, host=host, port=port, name=name
         )
-        await self._clean()()
+        await self._node.clean_now()
         return RemotingCommand(ResponseCode.SUCCESS, remark=KEPT)

@@ -1,19 +1,20 @@
 """Answers pulls, and holds a pull until there is a message for it (spec/remoting.md 2.3)."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from zope.interface import implementer
 
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager
 from rmqha.broker.tables.filters import parse_failed
 from rmqha.broker.tables.offsets import queue_id_of
 from rmqha.broker.tables.shares import Shares, holder_of
+from rmqha.broker.tables.stats import BrokerStats
 from rmqha.filter.expressions import SqlFilter
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
@@ -22,6 +23,7 @@ from rmqha.remoting.header import Header, refused
 from rmqha.remoting.protocol import (
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
     Answer,
+    IConnectionObserver,
     Later,
     Processors,
     RemotingProtocol,
@@ -50,9 +52,6 @@ BYTES_OF_A_PARSED_CHARACTER = 200
 """About the memory that an SQL92 expression takes."""
 WOKEN_AT_ONCE = 64
 """Held pulls that are answered per reactor turn."""
-
-Pulled = Callable[[str, str, int, int], None]
-"""Called after each read with the group, the topic, and the number of messages and bytes."""
 
 PULL_CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -125,6 +124,7 @@ class HeldPull:
     confirming: Wait | None = None
 
 
+@implementer(IConnectionObserver)
 class PullRequestHoldService(PeriodicService):
     """Holds pulls by queue until a matching message may have arrived, their time is up, or their client is gone.
 
@@ -137,14 +137,11 @@ class PullRequestHoldService(PeriodicService):
     def __init__(
         self,
         clock: IReactorTime,
-        max_offset: Callable[[str, int], int],
-        limited: Callable[[], MessageReader] | None = None,
+        store: MessageStore,
     ) -> None:
-        """``limited`` gives the reader of a store whose reads have a limit; it changes when queues are rebuilt."""
         super().__init__("checking held pulls", CHECK_SECONDS, self.check, clock, first_after=CHECK_SECONDS)
         self.timer = clock
-        self._max_offset = max_offset
-        self._limited = limited
+        self._store = store
         self._queues: dict[tuple[str, int], set[HeldPull]] = {}
         self._connections: dict[RemotingProtocol, set[HeldPull]] = {}
         self._woken: deque[HeldPull] = deque()
@@ -192,12 +189,12 @@ class PullRequestHoldService(PeriodicService):
         self._size += size
         if connection not in self._connections:
             self._connections[connection] = set()
-            connection.on_closed(lambda: self._connection_closed(connection))
+            connection.on_closed(self)
         self._connections[connection].add(pull)
         self._queues.setdefault(queue, set()).add(pull)
         pull.deadline = self.timer.callLater(seconds, self._wake, pull)
-        if self._limited is not None:
-            self._await_confirmed(pull, self._limited())
+        if self._store.read_limit is not None:
+            self._await_confirmed(pull, self._store.reader)
         return pull.woken
 
     def _await_confirmed(self, pull: HeldPull, reader: MessageReader, end: int = 0) -> bool:
@@ -220,7 +217,7 @@ class PullRequestHoldService(PeriodicService):
         pulls = self._queues.get((message.topic, message.queue_id))
         if pulls is None:
             return
-        reader = None if self._limited is None else self._limited()
+        reader = None if self._store.read_limit is None else self._store.reader
         for pull in list(pulls):
             if pull.queue_offset <= message.queue_offset and (pull.wanted is None or pull.wanted(tags_code)):
                 end = message.physical_offset + message.size
@@ -230,7 +227,7 @@ class PullRequestHoldService(PeriodicService):
     def check(self) -> None:
         """Wake the pulls whose queue has grown, even if no message matches: they can continue after those messages."""
         for queue, pulls in list(self._queues.items()):
-            max_offset = self._max_offset(*queue)
+            max_offset = self._store.reader.max_offset(*queue)
             for pull in list(pulls):
                 if pull.queue_offset < max_offset:
                     self._wake(pull)
@@ -270,7 +267,7 @@ class PullRequestHoldService(PeriodicService):
         if not pulls:
             del self._queues[pull.queue]
 
-    def _connection_closed(self, connection: RemotingProtocol) -> None:
+    def connection_closed(self, connection: RemotingProtocol) -> None:
         for pull in list(self._connections[connection]):
             self._forget(pull)
         del self._connections[connection]
@@ -288,7 +285,7 @@ class PullMessageProcessor:
         tables: BrokerTables,
         consumers: ConsumerManager,
         held_pulls: PullRequestHoldService,
-        pulled: Pulled,
+        stats: BrokerStats,
     ) -> None:
         self._store = store
         self.settings = settings
@@ -298,7 +295,7 @@ class PullMessageProcessor:
         self._consumer_offsets = tables.consumer_offsets
         self._held_pulls = held_pulls
         self._clock = held_pulls.timer
-        self._pulled = pulled
+        self._pulled = stats.messages_got
         self._corrects_offsets = not store.is_slave or settings.offset_check_in_slave
 
     def processors(self) -> Processors:

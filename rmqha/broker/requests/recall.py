@@ -69,7 +69,7 @@ class RecallProcessor:
             "TAGS": RECALL_TAG,
         }
         host = Host.parse(*connection.peer_host)
-        message = Message(topic, BODY, {}, 0, 0, 0, self._stamps.now_ms(), host, self._stamps.store_host())
+        message = Message(topic, BODY, {}, 0, 0, 0, self._stamps.wall.now_ms(), host, self._stamps.own.store_host)
         try:
             waiting = self._sends.timers.waiting(message, properties, settings)
         except TimerRefused as refusal:

@@ -12,7 +12,7 @@ from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 
 from rmqha.broker.requests.send import SendMessageProcessor
 from rmqha.broker.requests.stamps import Stamps
-from rmqha.broker.tables.clients import ProducerManager
+from rmqha.broker.tables.clients import AllowedToHaveAsked, ProducerManager
 from rmqha.remoting.header import shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingError, RemotingProtocol, RequestRefused
 from rmqha.store.message import Message
@@ -103,7 +103,7 @@ class ReplyProcessor:
         client_id = message.properties.get(REPLY_TO_CLIENT)
         if client_id is None:
             return f"reply message properties[{REPLY_TO_CLIENT}] is null"
-        client = self._producers.of_client(client_id, connection.rights.may_answer)
+        client = self._producers.of_client(client_id, AllowedToHaveAsked(connection.rights))
         if client is None:
             return f"push reply message fail, channel of <{shown(client_id)}> not found."
         failed = f"push reply message to {shown(client_id)} fail."
@@ -133,7 +133,7 @@ class ReplyProcessor:
     ) -> Mapping[str, str]:
         """The header of the push: that of the reply by its long names, and where it comes from."""
         host, port = connection.peer_host
-        now_ms = self._stamps.now_ms()
+        now_ms = self._stamps.wall.now_ms()
         given = {
             long: request.ext_fields[short]
             for long, short in zip(V1_FIELDS.names, names.names, strict=True)
@@ -143,6 +143,6 @@ class ReplyProcessor:
             **given,
             V1_FIELDS.properties: format_properties({**message.properties, PUSH_REPLY_TIME: str(now_ms)}),
             "bornHost": f"{host}:{port}",
-            "storeHost": str(self._stamps.store_host()),
+            "storeHost": str(self._stamps.own.store_host),
             "storeTimestamp": str(now_ms),
         }

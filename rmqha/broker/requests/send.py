@@ -4,16 +4,17 @@ See spec/remoting.md 2.1, 2.9 and 4.2. Sending is the most frequent request, so 
 """
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 from uuid import uuid4
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
+from zope.interface import Interface, implementer
 
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.timersends import RecallHandle, TimerRefused, TimerSends
 from rmqha.broker.tables.brokertables import BrokerTables
+from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import UNIT_FLAG, UNIT_SUB_FLAG, topic_problem
 from rmqha.kit.events import Event
 from rmqha.kit.steps import Steps
@@ -22,6 +23,7 @@ from rmqha.remoting.protocol import (
     Answer,
     Answers,
     AnswersNow,
+    IConnectionObserver,
     Later,
     Processors,
     RemotingProtocol,
@@ -100,19 +102,16 @@ REMARKS = {
 }
 
 
-PrepareMessage = Callable[[Message], Deferred[PutMessageResult]]
-"""Puts a half message, whose properties are complete."""
+class ITransactions(Interface):
+    """Puts half messages."""
+
+    def prepare(message: Message) -> Deferred[PutMessageResult]:
+        """Put a message, whose properties are complete, as a half message."""
 
 
-class MessagesPut(Protocol):
-    """Counts what puts have stored."""
-
-    def __call__(self, topic: str, count: int, size: int, calls: int = 1) -> None:
-        """Requests, as many as ``calls``, have stored this many messages of a topic. ``size`` is in bytes."""
-
-
+@implementer(IConnectionObserver)
 class SendMessageProcessor:
-    """Puts the messages that clients send, on a master. ``messages_put`` counts them."""
+    """Puts the messages that clients send, on a master. ``stats`` counts them."""
 
     _log = Logger()
 
@@ -122,20 +121,20 @@ class SendMessageProcessor:
         settings: Settings,
         tables: BrokerTables,
         stamps: Stamps,
-        prepare_message: PrepareMessage,
-        messages_put: MessagesPut,
+        transactions: ITransactions,
+        stats: BrokerStats,
     ) -> None:
         self._store = store
         self._topics = tables.topics
         self._groups = tables.groups
         self.settings = settings
         """The settings now."""
-        self._store_host = stamps.store_host
-        self._now_ms = stamps.now_ms
-        self.timers = TimerSends(store, stamps.now_ms)
+        self._own = stamps.own
+        self._now_ms = stamps.wall.now_ms
+        self.timers = TimerSends(store, stamps.wall)
         """What becomes of timer messages."""
-        self._prepare_message = prepare_message
-        self._messages_put = messages_put
+        self._transactions = transactions
+        self._messages_put = stats.messages_put
         self._cluster = f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
         self.in_every_answer = answer_fields(settings)
         """The fields of each answer, successful or not."""
@@ -230,7 +229,7 @@ class SendMessageProcessor:
                 int(sys_flag),
                 int(born_timestamp),
                 self._born_hosts.get(connection) or self._born_host(connection),
-                self._store_host(),
+                self._own.store_host,
                 int(fields.get(names.reconsume_times) or 0),
             )
         except (KeyError, ValueError):
@@ -254,11 +253,11 @@ class SendMessageProcessor:
         """The client's address, computed once per connection."""
         host = self._born_hosts[connection] = Host.parse(*connection.peer_host)
 
-        def forget() -> None:
-            self._born_hosts.pop(connection, None)
-
-        connection.on_closed(forget)
+        connection.on_closed(self)
         return host
+
+    def connection_closed(self, connection: RemotingProtocol) -> None:
+        self._born_hosts.pop(connection, None)
 
     def _topic_to_write(
         self, topic: str, request: RemotingCommand, names: SendFields, connection: RemotingProtocol
@@ -355,7 +354,7 @@ class SendMessageProcessor:
                     f"the broker[{self.settings.broker_name}] sending transaction message is forbidden",
                 )
             properties.setdefault(UNIQUE_KEY, uuid4().hex.upper())  # clients of 5.x end a transaction by it
-            return self._prepare_message(message).addCallback(self._answer, message, queue_id)
+            return self._transactions.prepare(message).addCallback(self._answer, message, queue_id)
         message.properties_stored = format_properties({name: properties[name] for name in properties if name != "WAIT"})
         return self._store.put_message(message).addCallback(self._answer, message, queue_id)
 

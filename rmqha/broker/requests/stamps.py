@@ -1,14 +1,14 @@
 """What a broker stamps on each message that it puts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from rmqha.wire.record import Host
+from rmqha.broker.addresses import OwnAddresses
+from rmqha.kit.wallclock import IWallClock
 
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """The broker's address, known when its port listens, and the time in ms since 1970."""
+    """The broker's addresses, whose main port is known when it listens, and the time of day."""
 
-    store_host: Callable[[], Host]
-    now_ms: Callable[[], int]
+    own: OwnAddresses
+    wall: IWallClock

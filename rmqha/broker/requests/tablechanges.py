@@ -5,18 +5,21 @@ slave one copy. A slave asks for the tables themselves as Java's do.
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.defer import TimeoutError as WaitedInVain
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.broker.requests.admin import WholeTable
 from rmqha.broker.tables.brokertables import CopiedTables
+from rmqha.broker.tables.configmanager import ITableObserver
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol
+from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.slavefields import AWAITED, DELETED, HOLD_MS, MIN_OFFSET
 
@@ -34,21 +37,21 @@ class _Counted(NamedTuple):
     offsets: int
 
 
+@implementer(ITableObserver)
 class TableChangesProcessor:
     """Answers AWAIT_TABLE_CHANGES."""
 
-    def __init__(self, tables: CopiedTables, min_offset: Callable[[], int], clock: IReactorTime) -> None:
-        """``min_offset`` gives the start of the log."""
+    def __init__(self, tables: CopiedTables, store: MessageStore, clock: IReactorTime) -> None:
         self._tables = tables
-        self._min_offset = min_offset
+        self._store = store
         self._clock = clock
         self._run = secrets.token_hex(8)
         """Numbers of changes count in this run of the broker only."""
-        self._deleted = WholeTable(tables.deleted.table_document, lambda: tables.deleted.changes)
+        self._deleted = WholeTable(tables.deleted)
         self._waiting: set[Deferred[None]] = set()
         self._is_waking = False
         for table in (tables.topics, tables.groups, tables.deleted):
-            table.on_change(self._changed)
+            table.subscribe(self)
 
     def processors(self) -> Processors:
         """By request code."""
@@ -72,7 +75,7 @@ class TableChangesProcessor:
         versions = self._versions()
         body = b"" if versions[DELETED] == known[DELETED] else await self._deleted.encoded(connection.turns)
         return RemotingCommand(
-            ResponseCode.SUCCESS, ext_fields={**versions, MIN_OFFSET: str(self._min_offset())}, body=body
+            ResponseCode.SUCCESS, ext_fields={**versions, MIN_OFFSET: str(self._store.commit_log.min_offset)}, body=body
         )
 
     def _versions(self) -> dict[str, str]:
@@ -96,7 +99,7 @@ class TableChangesProcessor:
 
         return waiting.addTimeout(seconds, self._clock).addBoth(ended)
 
-    def _changed(self) -> None:
+    def table_changed(self, row: object | None) -> None:
         """Answer in the next turn: an administrator's list changes many rows in one."""
         if self._waiting and not self._is_waking:
             self._is_waking = True

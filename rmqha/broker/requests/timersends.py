@@ -6,11 +6,12 @@ must say when that is due.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple, Self
 from uuid import uuid4
 
+from rmqha.kit.wallclock import IWallClock
 from rmqha.settings.settings import Settings
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
@@ -88,9 +89,9 @@ class TimerRefused(Exception):
 class TimerSends:
     """Decides what becomes of messages with properties of timers."""
 
-    def __init__(self, store: MessageStore, now_ms: Callable[[], int]) -> None:
+    def __init__(self, store: MessageStore, wall: IWallClock) -> None:
         self._store = store
-        self._now_ms = now_ms
+        self._now_ms = wall.now_ms
 
     def waiting(self, message: Message, properties: Mapping[str, str], settings: Settings) -> Message | None:
         """The message as it waits; None if it is not a timer message, or is due already. Raises TimerRefused."""

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from rmqha.acl.signing import SIGNING_FIELDS
 from rmqha.broker.requests.admin import MAX_QUEUES, by_queue, queue_key
 from rmqha.broker.tables.brokertables import BrokerTables
-from rmqha.broker.tables.clients import CLIENTS_AT_ONCE, Allowed, ClientChannelInfo, ConsumerManager
+from rmqha.broker.tables.clients import CLIENTS_AT_ONCE, AllowedToConsume, ClientChannelInfo, ConsumerManager
 from rmqha.broker.tables.locks import MessageQueue
 from rmqha.kit.events import Event
 from rmqha.kit.steps import Steps, in_slices
@@ -188,7 +188,7 @@ class ToClientsProcessor:
     def _clients(self, group: str, topic: str) -> list[ClientChannelInfo]:
         """The connected clients of a group whose accounts may consume the topic in it."""
         found = self._consumers.get(group)
-        allowed = Allowed(lambda rights: rights.may_consume_in(group) and rights.may_read(topic))
+        allowed = AllowedToConsume(group, topic)
         clients = () if found is None else found.channels.values()
         return [client for client in clients if allowed[client.connection.rights]]
 

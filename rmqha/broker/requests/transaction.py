@@ -15,7 +15,6 @@ ask about it. It counts only when the log
 is flushed, and a slave takes its master's only when its own log is flushed as far. Only masters ask.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple, Self
@@ -25,11 +24,12 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
-from rmqha.broker.requests.send import CODES, REMARKS
+from rmqha.broker.requests.send import CODES, REMARKS, ITransactions
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.tables.brokertables import BrokerTables
-from rmqha.broker.tables.clients import ProducerManager
+from rmqha.broker.tables.clients import Allowed, ProducerManager
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps, in_slices
@@ -93,7 +93,7 @@ ROOM_FOR_CHECKS = sum(len(name) + 2 + MAX_DIGITS for name in (TRANSACTION_CHECK_
 HOUR_MS = 3_600_000
 
 
-class Verdict(Enum):
+class CheckAction(Enum):
     """What to do about a half message that has not ended."""
 
     WAIT = "it is young: it and all after it can wait"
@@ -158,16 +158,16 @@ class HalfMessage:
         """Whether it can be committed."""
         return bool(self.real_topic) and self.real_topic not in NO_SENDS_TO and self.real_queue_id is not None
 
-    def verdict(self, settings: Settings, now_ms: int) -> Verdict:
+    def verdict(self, settings: Settings, now_ms: int) -> CheckAction:
         """What to do now, if it has not ended. If the producer's clock is ahead, a producer is asked."""
         age_ms = now_ms - self.record.born_timestamp
         if not self.has_destination or not self.producer_group:
-            return Verdict.DISCARD
+            return CheckAction.DISCARD
         if self.check_times >= settings.transaction_check_max or age_ms > settings.file_reserved_time_hours * HOUR_MS:
-            return Verdict.DISCARD
+            return CheckAction.DISCARD
         if self.immunity_ms is not None:
-            return Verdict.POSTPONE if age_ms < self.immunity_ms else Verdict.CHECK
-        return Verdict.WAIT if 0 <= age_ms < settings.transaction_time_out_ms else Verdict.CHECK
+            return CheckAction.POSTPONE if age_ms < self.immunity_ms else CheckAction.CHECK
+        return CheckAction.WAIT if 0 <= age_ms < settings.transaction_time_out_ms else CheckAction.CHECK
 
     def may_be_checked(self, settings: Settings, now_ms: int) -> bool:
         """Whether a check may have put a copy of it, or whether it is one itself."""
@@ -330,15 +330,15 @@ class Decisions:
     def __init__(self, store: MessageStore) -> None:
         self._reader = store.reader
 
-    def finding(self, half: HalfMessage, ended: Callable[[int], bool]) -> Steps[bool]:
+    def finding(self, half: HalfMessage, operations: Operations) -> Steps[bool]:
         """Whether nothing is to be done about a half message: it was put again, committed or given up later.
 
-        ``ended`` says whether the half message at a queue offset has ended. Raises OSError.
+        ``operations`` show which half messages have ended. Raises OSError.
         """
         for record in (yield from self._with_key_of(half, HALF_TOPIC, 0)):
             other = HalfMessage.from_record(record)
             is_later = record.queue_offset > half.record.queue_offset
-            if other.is_copy_of(half) and (other.is_again if is_later else ended(record.queue_offset)):
+            if other.is_copy_of(half) and (other.is_again if is_later else operations.ended_late(record.queue_offset)):
                 return True
         since = half.record.store_timestamp
         for record in (yield from self._with_key_of(half, TRANS_CHECK_MAX_TIME_TOPIC, since)):
@@ -372,6 +372,25 @@ class Decisions:
         return (yield from query(topic, key, MAX_WITH_A_KEY, since, LATEST_MS, only_confirmed=False))
 
 
+class AllowedToDecide(Allowed):
+    """Who may know a half message, and end it.
+
+    Such an account may send to its topic. While the producer that sent it is connected, it is also that one's account.
+    """
+
+    def __init__(self, half: HalfMessage, producers: ProducerManager) -> None:
+        super().__init__()
+        self._half = half
+        self._producers = producers
+
+    def may(self, rights: Rights) -> bool:
+        if not rights.may_send_to(self._half.real_topic):
+            return False
+        sender = None if rights.account is None else self._producers.account_at(self._half.record.born_host)
+        return sender is None or sender == rights.account
+
+
+@implementer(ITransactions)
 class TransactionalMessageService(PeriodicService):
     """Puts half messages and ends them. While it runs it asks producers about those that do not end."""
 
@@ -393,9 +412,9 @@ class TransactionalMessageService(PeriodicService):
         self._consumer_offsets = tables.consumer_offsets
         self._producers = producers
         self.settings = settings
-        self._store_host = stamps.store_host
+        self._own = stamps.own
         self._clock = clock
-        self._now_ms = stamps.now_ms
+        self._now_ms = stamps.wall.now_ms
         self._half_offset = 0
         self._operations = Operations(store, 0)
         self._decisions = Decisions(store)
@@ -501,7 +520,7 @@ class TransactionalMessageService(PeriodicService):
         record = self._store.reader.message_at(header.integer("commitLogOffset"))
         is_half = record is not None and record.topic == HALF_TOPIC and self._store.has_record(record)
         half = HalfMessage.from_record(record) if record is not None and is_half else None
-        if half is None or not self._may_decide(half, rights):  # nobody learns which of the two
+        if half is None or not AllowedToDecide(half, self._producers).may(rights):  # nobody learns which of the two
             raise refused("Find prepared transaction message failed")
         record = half.record
         if half.producer_group != header.text("producerGroup"):
@@ -512,16 +531,6 @@ class TransactionalMessageService(PeriodicService):
             raise refused("the half message has no valid destination")
         return half
 
-    def _may_decide(self, half: HalfMessage, rights: Rights) -> bool:
-        """Whether an account may know a half message, and end it.
-
-        It may send to its topic. While the producer that sent it is connected, it is also that one's account.
-        """
-        if not rights.may_send_to(half.real_topic):
-            return False
-        sender = None if rights.account is None else self._producers.account_at(half.record.born_host)
-        return sender is None or sender == rights.account
-
     def _committed(self, result: PutMessageResult, half: HalfMessage) -> RemotingCommand | Deferred[RemotingCommand]:
         if not result.is_stored:
             return _answer(result)
@@ -530,7 +539,7 @@ class TransactionalMessageService(PeriodicService):
     def _put_operation(self, half: HalfMessage) -> Deferred[PutMessageResult]:
         """Put the operation message that ends a half message."""
         self._topics.create_in_send_back(OPERATION_TOPIC, 1)
-        host = self._store_host()
+        host = self._own.store_host
         put = self._store.put_message(
             Message(
                 OPERATION_TOPIC,
@@ -662,13 +671,13 @@ class TransactionalMessageService(PeriodicService):
             return self._half_offset > offset
         half = HalfMessage.from_record(_decode(found.records[0]))
         verdict = half.verdict(self.settings, self._now_ms())
-        if verdict is Verdict.WAIT:
+        if verdict is CheckAction.WAIT:
             return False
         if operations.read_more(offset):
             return True
         if not await self._is_decided(half):
-            producer = self._producer_of(half) if verdict is Verdict.CHECK else None
-            if verdict is Verdict.CHECK and producer is None and len(self._unasked) < MAX_UNASKED:
+            producer = self._producer_of(half) if verdict is CheckAction.CHECK else None
+            if verdict is CheckAction.CHECK and producer is None and len(self._unasked) < MAX_UNASKED:
                 self._set_aside(half)
             elif not await self._act(half, verdict, producer):
                 return False
@@ -677,10 +686,10 @@ class TransactionalMessageService(PeriodicService):
 
     async def _is_decided(self, half: HalfMessage) -> bool:
         """Whether the log shows that nothing is to be done about a half message. Raises OSError."""
-        ended = self._operations.ended_late
-        if ended(half.prepared_queue_offset):
+        operations = self._operations
+        if operations.ended_late(half.prepared_queue_offset):
             return True
-        steps = in_slices(self._decisions.finding(half, ended))
+        steps = in_slices(self._decisions.finding(half, operations))
         while True:
             try:
                 next(steps)
@@ -701,11 +710,11 @@ class TransactionalMessageService(PeriodicService):
         self._unasked[half.record.queue_offset] = Unasked(half.producer_group, self._operations.offset, now + wait)
         self._tell_no_producer(half)
 
-    async def _act(self, half: HalfMessage, verdict: Verdict, producer: RemotingProtocol | None) -> bool:
+    async def _act(self, half: HalfMessage, verdict: CheckAction, producer: RemotingProtocol | None) -> bool:
         """Act on a half message. ``producer`` is who can be asked. True if this queue offset needs no further work."""
-        if verdict is Verdict.DISCARD:
+        if verdict is CheckAction.DISCARD:
             return await self._discard(half)
-        if verdict is Verdict.POSTPONE:
+        if verdict is CheckAction.POSTPONE:
             original = half.prepared_queue_offset
             message = half.again(TRAN_PREPARED_QUEUE_OFFSET=half.record.queue_offset if original is None else original)
         else:
@@ -723,7 +732,7 @@ class TransactionalMessageService(PeriodicService):
                 status=result.status.name,
             )
             return False
-        if verdict is Verdict.CHECK:
+        if verdict is CheckAction.CHECK:
             appended = result.append
             assert message.properties_stored is not None, "it was just put"
             again = replace(
@@ -755,7 +764,7 @@ class TransactionalMessageService(PeriodicService):
 
     def _producer_of(self, half: HalfMessage) -> RemotingProtocol | None:
         """A producer of its group that can be asked, the next one each time; None if there is none."""
-        return self._producers.available(half.producer_group, lambda rights: self._may_decide(half, rights))
+        return self._producers.available(half.producer_group, AllowedToDecide(half, self._producers))
 
     def _tell_no_producer(self, half: HalfMessage) -> None:
         self._log.warn(

@@ -3,7 +3,7 @@
 We keep them for the broker that will use them. A tool changes them with ``+key=value`` and ``-key``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from rmqha.store.metadata import ATTRIBUTES, BATCH_CQ, QUEUE_TYPE, SubscriptionGroupConfig, TopicConfig
@@ -21,16 +21,26 @@ REFUSED_KEYS = ("@type", "$ref")
 SIGNED_VERSIONS = range(477, 481)
 """The versions in the headers of 5.3.2, 5.3.3 and the release after them. Their slaves read attributes as changes."""
 MESSAGE_TYPES = frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"})
-OF_TOPICS_IN_5_3_3: Mapping[str, Callable[[str], bool]] = {
-    QUEUE_TYPE: {BATCH_CQ, "SimpleCQ"}.__contains__,
-    "cleanup.policy": {"DELETE", "COMPACTION"}.__contains__,
-    "message.type": MESSAGE_TYPES.__contains__,
-    "reserve.time": lambda value: value == "-1" or (value.isascii() and value.isdecimal() and int(value) < 2**63),
+
+
+class ReserveTimes(Container[str]):
+    """The values of reserve.time."""
+
+    def __contains__(self, value: object) -> bool:
+        text = str(value)
+        return text == "-1" or (text.isascii() and text.isdecimal() and int(text) < 2**63)
+
+
+OF_TOPICS_IN_5_3_3: Mapping[str, Container[str]] = {
+    QUEUE_TYPE: {BATCH_CQ, "SimpleCQ"},
+    "cleanup.policy": {"DELETE", "COMPACTION"},
+    "message.type": MESSAGE_TYPES,
+    "reserve.time": ReserveTimes(),
 }
 """The attributes of topics that 5.3.3 knows, and the values that it takes. It knows none of groups."""
 
 
-def as_additions(row: Mapping[str, Any], known: Mapping[str, Callable[[str], bool]] = {}) -> dict[str, Any]:
+def as_additions(row: Mapping[str, Any], known: Mapping[str, Container[str]] = {}) -> dict[str, Any]:
     """A topic or group in Java's form, as slaves of ``SIGNED_VERSIONS`` read it.
 
     They take each attribute for a change, ``+key``. At one that they do not know they leave the whole table out.
@@ -39,7 +49,7 @@ def as_additions(row: Mapping[str, Any], known: Mapping[str, Callable[[str], boo
     if not isinstance(found, Mapping) or not found:
         return dict(row)
     takes = {key: value for key, value in found.items() if isinstance(value, str) and key in known}
-    return {**row, ATTRIBUTES: {f"+{key}": value for key, value in takes.items() if known[key](value)}}
+    return {**row, ATTRIBUTES: {f"+{key}": value for key, value in takes.items() if value in known[key]}}
 
 
 def attributes_of(row: TopicConfig | SubscriptionGroupConfig) -> dict[str, str]:

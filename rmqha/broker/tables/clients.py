@@ -5,15 +5,16 @@ when that connection closes, or after two minutes without a heartbeat. The clien
 each change of the group (request code 40).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain, islice
 from typing import Any, Self
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
+from zope.interface import implementer
 
 from rmqha.broker.tables.filters import SqlFilters, parse_failed
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, check_new_group
@@ -23,7 +24,7 @@ from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps, at_once
 from rmqha.remoting.header import Header, refused, shown
-from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.remoting.protocol import Answer, IConnectionObserver, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.rights import Rights
 from rmqha.settings.settings import Settings
 from rmqha.wire.beans import java, read_bean, read_name, read_objects
@@ -165,13 +166,36 @@ Channels = dict[RemotingProtocol, ClientChannelInfo]
 class Allowed(dict[Rights, bool]):
     """Asks about each account once: very many connections of one may be in a group."""
 
-    def __init__(self, may: Callable[[Rights], bool]) -> None:
-        super().__init__()
-        self._may = may
-
     def __missing__(self, rights: Rights) -> bool:
-        found = self[rights] = self._may(rights)
+        found = self[rights] = self.may(rights)
         return found
+
+    @abstractmethod
+    def may(self, rights: Rights) -> bool:
+        """Whether an account with these rights may do it."""
+
+
+class AllowedToConsume(Allowed):
+    """Who may be a consumer of a group and, if a topic is named, read that."""
+
+    def __init__(self, group: str, topic: str | None = None) -> None:
+        super().__init__()
+        self._group = group
+        self._topic = topic
+
+    def may(self, rights: Rights) -> bool:
+        return rights.may_consume_in(self._group) and (self._topic is None or rights.may_read(self._topic))
+
+
+class AllowedToHaveAsked(Allowed):
+    """Whose questions this account may have read: it may answer them."""
+
+    def __init__(self, answering: Rights) -> None:
+        super().__init__()
+        self._answering = answering
+
+    def may(self, rights: Rights) -> bool:
+        return self._answering.may_answer(rights)
 
 
 class Memberships:
@@ -262,13 +286,12 @@ class ProducerManager:
             if not connections:
                 del self._by_id[client.client_id]
 
-    def of_client(self, client_id: str, may: Callable[[Rights], bool]) -> RemotingProtocol | None:
+    def of_client(self, client_id: str, allowed: Allowed) -> RemotingProtocol | None:
         """The newest open connection that names itself so, of the account that has had the name for longest; None if
         there is none.
 
-        ``may`` says whose connections count.
+        Only connections of those who are ``allowed`` count.
         """
-        allowed = Allowed(may)
         connections = self._by_id.get(client_id, {})
         first = next((each for each in connections if each.is_open and allowed[each.rights]), None)
         if first is None:
@@ -303,13 +326,12 @@ class ProducerManager:
             if count % GROUPS_AT_ONCE == 0:
                 yield
 
-    def available(self, group: str, may: Callable[[Rights], bool]) -> RemotingProtocol | None:
-        """An open connection of the group with such rights, a different one for each call; None if it has none."""
+    def available(self, group: str, allowed: Allowed) -> RemotingProtocol | None:
+        """An open connection of the group that is allowed, a different one for each call; None if it has none."""
         connections = self._groups.get(group, {})
         self._turns += 1
         first = self._turns % len(connections) if connections else 0
         candidates = chain(islice(connections, first, None), islice(connections, first))
-        allowed = Allowed(may)
         return next((each for each in candidates if each.is_open and allowed[each.rights]), None)
 
     @property
@@ -489,7 +511,7 @@ class ConsumerManager:
 
     @staticmethod
     def _push(name: str, connections: Iterable[RemotingProtocol]) -> None:
-        allowed = Allowed(lambda rights: rights.may_consume_in(name))
+        allowed = AllowedToConsume(name)
         for connection in [each for each in connections if allowed[each.rights]]:
             connection.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
 
@@ -522,6 +544,7 @@ class ClientHousekeepingService(PeriodicService):
             connection.hang_up()
 
 
+@implementer(IConnectionObserver)
 class ClientManageProcessor:
     """Answers heartbeats and other requests by which clients come and go, and requests that list clients."""
 
@@ -571,16 +594,13 @@ class ClientManageProcessor:
             connection, heartbeat.client_id, request.language, request.version, self._clock.seconds()
         )
         refusal: RequestRefused | None = None
-        joins: Iterator[Callable[[], None]] = chain(
-            (partial(self._join, client, consumer) for consumer in heartbeat.consumers),
-            (partial(self._producers.register, group, client) for group in heartbeat.producer_groups),
-        )
-        for count, join in enumerate(joins, 1):
+        joined: Iterable[ConsumerData | str] = chain(heartbeat.consumers, heartbeat.producer_groups)
+        for count, group in enumerate(joined, 1):
             if not connection.is_open:  # closed during our turns: nothing would remove it from the groups again
                 raise refused("the connection is gone")
             self._watch(connection)
             try:
-                join()
+                self._join(client, group)
             except RequestRefused as refused_group:
                 refusal = refused_group
             if count % GROUPS_AT_ONCE == 0:
@@ -589,9 +609,13 @@ class ClientManageProcessor:
             raise refusal
         return RemotingCommand(ResponseCode.SUCCESS)
 
-    def _join(self, client: ClientChannelInfo, consumer: ConsumerData) -> None:
-        self._make_retry_topic(consumer, client.connection)
-        self._consumers.register(client, consumer)
+    def _join(self, client: ClientChannelInfo, group: ConsumerData | str) -> None:
+        """A text is the name of a producer group."""
+        if isinstance(group, str):
+            self._producers.register(group, client)
+            return
+        self._make_retry_topic(group, client.connection)
+        self._consumers.register(client, group)
 
     def _make_retry_topic(self, consumer: ConsumerData, connection: RemotingProtocol) -> None:
         """Create the %RETRY% topic of a group, to which its clients subscribe.
@@ -609,9 +633,9 @@ class ClientManageProcessor:
     def _watch(self, connection: RemotingProtocol) -> None:
         if connection not in self._watched:
             self._watched.add(connection)
-            connection.on_closed(partial(self._connection_closed, connection))
+            connection.on_closed(self)
 
-    def _connection_closed(self, connection: RemotingProtocol) -> None:
+    def connection_closed(self, connection: RemotingProtocol) -> None:
         self._watched.discard(connection)
         Deferred.fromCoroutine(connection.turns.run(self._forgetting(connection))).addErrback(
             lambda failure: self._log.failure(

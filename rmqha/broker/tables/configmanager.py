@@ -4,7 +4,6 @@ A separate thread writes the tables, one write of each table at a time. Changes 
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +14,13 @@ from twisted.internet.defer import Deferred, execute, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import Attribute, Interface, implementer
 
 from rmqha.broker.tables.newnames import NewNames
 from rmqha.kit.events import Event
 from rmqha.kit.threads import RunInThread
 from rmqha.kit.trouble import Trouble
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.header import refused
 from rmqha.settings.settings import Settings
 from rmqha.store.log.mappedfile import DISK, Disk
@@ -32,6 +33,7 @@ from rmqha.store.metadata import (
     TopicConfig,
     unknown_bytes,
 )
+from rmqha.wire.fastjson import Document
 
 Table = TypeVar("Table", bound=ConfigTable)
 Row = TypeVar("Row", bound=TopicConfig | SubscriptionGroupConfig)
@@ -60,6 +62,23 @@ class TableStorage:
     disk: Disk = DISK
 
 
+class ITableObserver(Interface):
+    """Learns of each change of a table."""
+
+    def table_changed(row: object | None) -> None:
+        """This row was added or changed; None after a deletion, or several changes."""
+
+
+class ITableDocument(Interface):
+    """A table that may be asked for as a whole."""
+
+    changes: int = Attribute("The number of changes. If it is unchanged, the table is unchanged.")
+
+    def document() -> Document:
+        """The table in JSON's form."""
+
+
+@implementer(ITableDocument)
 class ConfigManager(Service, Generic[Table]):
     """Holds ``table``. ``persist`` starts a write, ``written`` fires when it is done. It stops when all is written.
 
@@ -78,25 +97,29 @@ class ConfigManager(Service, Generic[Table]):
         self._retry: IDelayedCall | None = None
         self.changes = 0
         """The number of changes. If it is unchanged, the table is unchanged."""
-        self._change_listeners: list[Callable[[], None]] = []
+        self._observers: list[ITableObserver] = []
         self._is_changed = False
         self._is_writing = False
         self._refusing = Trouble()
         self._waiting_for_next: list[Deferred[None]] = []
         self._waiting_for_this: list[Deferred[None]] = []
 
-    def persist(self) -> None:
-        """Write the changed table durably, soon."""
+    def document(self) -> Document:
+        """The table in JSON's form."""
+        return self.table.document()
+
+    def persist(self, row: object | None = None) -> None:
+        """Write the changed table durably, soon. ``row`` was added or changed, if only one was."""
         self.changes += 1
         self._is_changed = True
         if not self._is_writing:
             self._write()
-        for changed in self._change_listeners:
-            changed()
+        for observer in self._observers:
+            observer.table_changed(row)
 
-    def on_change(self, changed: Callable[[], None]) -> None:
-        """Call ``changed`` after each change from now on."""
-        self._change_listeners.append(changed)
+    def subscribe(self, observer: ITableObserver) -> None:
+        """Tell it each change from now on."""
+        self._observers.append(observer)
 
     def written(self) -> Deferred[None]:
         """Fires when all changes so far are on disk. Fails with OSError if the disk refuses them."""
@@ -124,7 +147,7 @@ class ConfigManager(Service, Generic[Table]):
         self._stop_retrying()
         self._is_changed, self._is_writing = False, True
         self._waiting_for_this, self._waiting_for_next = self._waiting_for_next, []
-        write: Callable[[], None] = partial(self._file.write, self._to_write().snapshot(), breathe)
+        write = partial(self._file.write, self._to_write().snapshot(), breathe)
         self._run_in_thread(write).addCallbacks(self._is_written, self._is_not_written).addErrback(
             lambda failure: self._log.failure(
                 "the callbacks after a write of {file} failed",
@@ -183,18 +206,18 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         settings: Settings,
         seeds: dict[str, Row],
         new_names: NewNames,
-        now_ms: Callable[[], int],
+        wall: IWallClock,
     ) -> None:
         """Reads the table, and adds the rows of ``seeds`` that are missing. Raises StoreError, OSError."""
         super().__init__(storage, kind)
         self.settings = settings
-        self._now_ms = now_ms
+        self._now_ms = wall.now_ms
         self._new = new_names
         rows = self.table.rows
         if not rows.keys() >= seeds.keys():
             version = self.table.data_version
             is_new = version == DataVersion()
-            next_version = DataVersion(0, now_ms()) if is_new else version.next(now_ms())
+            next_version = DataVersion(0, wall.now_ms()) if is_new else version.next(wall.now_ms())
             self.table = self.table.changed(next_version, {**seeds, **rows})
             self.persist()
         new_names.hold(self.table.rows, self.table.unknown_bytes)
@@ -241,16 +264,11 @@ class NamedConfigManager(ConfigManager[NamedTable[Row]], Generic[Row]):
         self.table = table
         self._new.hold(table.rows, table.unknown_bytes)
         self.persist()
-        self._tell(None)
 
     def _changed(self, row: Row | None) -> None:
         self.table.data_version = self.table.data_version.next(self._now_ms())
-        self.persist()
-        self._tell(row)
+        self.persist(row)
 
     def name_of(self, row: Row) -> str:
         """The row's name."""
         raise NotImplementedError
-
-    def _tell(self, row: Row | None) -> None:
-        """Called with a row that was added or changed, or with None after a deletion or several changes."""

@@ -4,21 +4,22 @@ The steps of a deletion reach the disk in this order: the mark, then the queues 
 After a death between two of them the topic is there still, or it is there and empty: a start does what is missing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred, DeferredLock
 from twisted.logger import Logger
 
 from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
+from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.kit.events import Event
 from rmqha.kit.steps import at_once
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.turns import Turns
 from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.messagestore import MessageStore
-from rmqha.wire.fastjson import Document
 from rmqha.wire.topics import RETRY_PREFIX
 
 TOLD = 10
@@ -31,10 +32,9 @@ class Deleting:
 
     topics: TopicConfigManager
     consumer_offsets: ConsumerOffsetManager
-    has_group: Callable[[str], bool]
-    """Whether there is a group of this name."""
+    groups: SubscriptionGroupManager
     turns: Turns
-    now_ms: Callable[[], int]
+    wall: IWallClock
 
 
 class DeletedTopics(ConfigManager[DeletedTopicTable]):
@@ -49,20 +49,20 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         self._topics = deleting.topics
         self._consumer_offsets = deleting.consumer_offsets
         self._turns = deleting.turns
-        self._now_ms = deleting.now_ms
+        self._now_ms = deleting.wall.now_ms
         self._lock = DeferredLock()
         if self.table.deletions and not store.is_slave:  # a slave drops them first, and gets its master's
-            self._drop_stale_offsets(deleting.has_group)
+            self._drop_stale_offsets(deleting.groups)
 
-    def _drop_stale_offsets(self, has_group: Callable[[str], bool]) -> None:
+    def _drop_stale_offsets(self, groups: SubscriptionGroupManager) -> None:
         """Drop what a death after the mark has left: what groups had read of a deleted topic, or a deleted group had.
 
         A queue that has no messages since the mark has none that a group can have read.
         """
         marks, ends = self.table.marks, self._store.appender.queue_offsets
         offsets = self._consumer_offsets
-        count = at_once(offsets.removing_queues(marks, lambda topic, queue_id: bool(ends.get((topic, queue_id)))))
-        at_once(offsets.removing_of((), {group for group in _groups_of(marks) if not has_group(group)}))
+        count = at_once(offsets.removing_queues(marks, ends))
+        at_once(offsets.removing_of((), {group for group in _groups_of(marks) if groups.get(group) is None}))
         if count:
             self._log.info(
                 "{count} offsets of groups in deleted topics are dropped: the broker died before it could",
@@ -73,10 +73,6 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
     def stopService(self) -> Deferred[None]:
         """Fires when no deletion runs any more, and all is written, or has failed."""
         return self._lock.run(super().stopService)
-
-    def table_document(self) -> Document:
-        """The table in JSON's form."""
-        return self.table.document()
 
     def delete(self, topic: str, even_if_missing: bool = False) -> Deferred[None]:
         """Delete a topic with its queues, and what groups have read of it.

@@ -1,6 +1,5 @@
 """The consumer groups of a broker: subscriptionGroup.json, and groups created at first use (spec/remoting.md 5.4)."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from twisted.internet.defer import execute
@@ -12,6 +11,7 @@ from rmqha.broker.tables.newnames import MAX_TABLE_BYTES, NewNameLimits, NewName
 from rmqha.broker.tables.topics import TOPIC_CHARACTERS
 from rmqha.kit.events import Event
 from rmqha.kit.threads import RunInThread
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings.settings import Settings
 from rmqha.store.metadata import SubscriptionGroupConfig, SubscriptionGroupTable
@@ -91,16 +91,16 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
         self,
         folder: Path,
         settings: Settings,
-        now_ms: Callable[[], int],
+        wall: IWallClock,
         run_in_thread: RunInThread = execute,
         clock: IReactorTime | None = None,
     ) -> None:
         """Reads subscriptionGroup.json of ``folder``, and adds the system's groups. Raises StoreError, OSError."""
         limits = NewNameLimits.of_groups(settings)
-        names = NewNames("group", limits, lambda: now_ms() / 1000, MAX_ROW_BYTES, MAX_TABLE_BYTES)
+        names = NewNames("group", limits, wall, MAX_ROW_BYTES, MAX_TABLE_BYTES)
         seeds = {name: SubscriptionGroupConfig(name) for name in SYSTEM_GROUPS}
         storage = TableStorage(folder, run_in_thread, clock)
-        super().__init__(storage, SubscriptionGroupTable, settings, seeds, names, now_ms)
+        super().__init__(storage, SubscriptionGroupTable, settings, seeds, names, wall)
 
     def find_or_create(self, name: str, by: object | None = None) -> SubscriptionGroupConfig | None:
         """The group, created with the defaults if missing; None if that is not allowed.

@@ -1,6 +1,6 @@
 """Which client of a group may consume a queue in order: LOCK_BATCH_MQ, UNLOCK_BATCH_MQ (spec/remoting.md 2.10)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -13,6 +13,7 @@ from rmqha.kit.events import Event
 from rmqha.kit.steps import Steps, at_once
 from rmqha.remoting.header import refused, shown
 from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
+from rmqha.store.messagestore import MessageStore
 from rmqha.wire.beans import java, read_bean, read_objects
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict, loads_request
@@ -79,10 +80,10 @@ class RebalanceLockManager:
 
     _log = Logger()
 
-    def __init__(self, clock: IReactorTime, may_lock: Callable[[], bool] = lambda: True) -> None:
-        """``may_lock`` says whether this broker may lock queues now: a leader that was replaced must not."""
+    def __init__(self, clock: IReactorTime, store: MessageStore | None = None) -> None:
+        """A leader that was replaced locks nothing: ``store`` knows whether it leads. Without it, any broker does."""
         self._clock = clock
-        self._may_lock = may_lock
+        self._store = store
         self._shares = Shares(MAX_LOCKS)
         """By group: who may consume in one could lock any queues, as many as there are names."""
         self._locks: dict[tuple[str, MessageQueue], _Lock] = {}  # in the order of their last renewal, the oldest first
@@ -94,7 +95,8 @@ class RebalanceLockManager:
     def locking(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> Steps[list[MessageQueue]]:
         """Like ``lock``, in steps. Raises RequestRefused if there are too many locks."""
         locked: list[MessageQueue] = []
-        if not self._may_lock():
+        leadership = None if self._store is None else self._store.leadership
+        if leadership is not None and not leadership.is_held():
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "this node does not lead: ask the broker's leader")
         for count, queue in enumerate(queues, 1):
             if count % QUEUES_AT_ONCE == 1:

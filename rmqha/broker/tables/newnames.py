@@ -5,7 +5,7 @@ So the broker, each address and each connection have a token bucket: a burst aft
 An address gets half of the broker's rate, so that one address cannot use up the rate of all others.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Self
 from weakref import WeakKeyDictionary
@@ -14,6 +14,7 @@ from twisted.logger import Logger
 
 from rmqha.ha.admission.limits import LastUsed
 from rmqha.kit.events import Event
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.settings.settings import Settings
@@ -106,7 +107,7 @@ class NewNames:
         self,
         what: str,
         limits: NewNameLimits,
-        seconds: Callable[[], float],
+        wall: IWallClock,
         longest_row: int = 0,
         most_bytes: int = MAX_BYTES_OF_NAMED,
     ) -> None:
@@ -117,17 +118,21 @@ class NewNames:
         self._most_bytes = most_bytes
         self._what = what
         self._limits = limits
-        self._seconds = seconds
+        self._wall = wall
         self._longest_row = longest_row
         self._table_bytes = 0
-        self._broker = Bucket(limits.broker, seconds())
+        self._broker = Bucket(limits.broker, self._seconds())
         self._address_rate = limits.broker.half
-        self._addresses = LastUsed(MAX_ADDRESSES, lambda: Bucket(self._address_rate, seconds()))
+        self._addresses = LastUsed(MAX_ADDRESSES, lambda: Bucket(self._address_rate, self._seconds()))
         self._connections: WeakKeyDictionary[object, Bucket] = WeakKeyDictionary()
         self._told_at: float | None = None
         self._untold = 0
         self._lines_from: float | None = None
         self._lines = 0
+
+    def _seconds(self) -> float:
+        """Since 1970."""
+        return self._wall.now_ms() / 1000
 
     def hold(self, names: Collection[str], unknown: int = 0) -> None:
         """Count these rows, and only these. All their unknown fields together have ``unknown`` bytes as JSON."""

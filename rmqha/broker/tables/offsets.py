@@ -1,6 +1,6 @@
 """How far consumer groups have read, and where queues start and end (spec/remoting.md 2.4, 2.5)."""
 
-from collections.abc import Callable, Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -221,12 +221,12 @@ class ConsumerOffsetManager(PeriodicService):
 
     def finding_topics(self, group: str) -> Steps[list[str]]:
         """The topics in which a group has offsets, found in steps."""
-        found = yield from self._finding_keys(str.endswith, f"{TOPIC_GROUP_SEPARATOR}{group}")
+        found = yield from self._finding_keys(end=f"{TOPIC_GROUP_SEPARATOR}{group}")
         return [topic for topic, key_group in found if key_group == group]
 
     def finding_groups(self, topic: str) -> Steps[list[str]]:
         """The groups that have offsets in a topic, found in steps."""
-        found = yield from self._finding_keys(str.startswith, f"{topic}{TOPIC_GROUP_SEPARATOR}")
+        found = yield from self._finding_keys(start=f"{topic}{TOPIC_GROUP_SEPARATOR}")
         return [group for key_topic, group in found if key_topic == topic]
 
     def grouping_topics(self) -> Steps[dict[str, list[str]]]:
@@ -244,15 +244,17 @@ class ConsumerOffsetManager(PeriodicService):
         """The group's offsets by queue; empty if it has none."""
         return dict(self.table.offset_table.get(topic_at_group(topic, group), {}))
 
-    def _finding_keys(self, has: Callable[[str, str], bool], part: str) -> Steps[list[tuple[str, str]]]:
-        """Topics and groups of the keys that have this part. A topic's name cannot contain the separator."""
+    def _finding_keys(self, start: str = "", end: str = "") -> Steps[list[tuple[str, str]]]:
+        """Topics and groups of the keys that start and end so. A topic's name cannot contain the separator."""
         found: list[tuple[str, str]] = []
         keys = list(self.table.offset_table)
         for at in range(0, len(keys), KEYS_AT_ONCE):
             if at:
                 yield
-            parts = (key.partition(TOPIC_GROUP_SEPARATOR) for key in keys[at : at + KEYS_AT_ONCE] if has(key, part))
-            found.extend((topic, group) for topic, _, group in parts)
+            fitting = (key for key in keys[at : at + KEYS_AT_ONCE] if key.startswith(start) and key.endswith(end))
+            found.extend(
+                (topic, group) for topic, _, group in (key.partition(TOPIC_GROUP_SEPARATOR) for key in fitting)
+            )
         return found
 
     def removing(self, group: str) -> Steps[bool]:
@@ -272,15 +274,18 @@ class ConsumerOffsetManager(PeriodicService):
             found.extend(key for key, (topic, _, group) in parts if topic in topics or group in groups)
         yield from self._removing_keys(found)
 
-    def removing_queues(self, topics: Container[str], has_messages: Callable[[str, int], bool]) -> Steps[int]:
-        """Delete what groups have read in queues of these topics that have no messages. Returns how many offsets."""
+    def removing_queues(self, topics: Container[str], ends: Mapping[tuple[str, int], int]) -> Steps[int]:
+        """Delete what groups have read in queues of these topics without messages: ``ends`` has 0 for them, or nothing.
+
+        Returns how many offsets.
+        """
         removed = 0
         keys = list(self.table.offset_table)
         for count, key in enumerate(keys, 1):
             topic = key.partition(TOPIC_GROUP_SEPARATOR)[0]
             if topic in topics:
                 offsets = self.table.offset_table[key]
-                for queue_id in [id_ for id_, offset in offsets.items() if offset and not has_messages(topic, id_)]:
+                for queue_id in [id_ for id_, offset in offsets.items() if offset and not ends.get((topic, id_))]:
                     del offsets[queue_id]
                     self._count -= 1
                     removed += 1

@@ -5,9 +5,9 @@ difference between two samples.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date
-from operator import attrgetter
+from enum import Enum
 from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
@@ -15,6 +15,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.turns import Turns
 
 SAMPLING_SECONDS = 10.0
@@ -92,6 +93,20 @@ class BrokerTotals(NamedTuple):
     missed: int
     transferred: int
 
+    def since(self, before: "BrokerTotals") -> "BrokerTotals":
+        """What was counted between two times. ``seconds`` is the time between them."""
+        return BrokerTotals(
+            self.seconds - before.seconds,
+            self.put - before.put,
+            self.found - before.found,
+            self.missed - before.missed,
+            self.transferred - before.transferred,
+        )
+
+    def per_second(self, count: int) -> float:
+        """The rate of a count of these ``seconds``."""
+        return count / self.seconds if self.seconds > 0 else 0.0
+
 
 class Days(NamedTuple):
     """A sum at the last two midnights, or at the start of the broker if that was later."""
@@ -100,20 +115,26 @@ class Days(NamedTuple):
     today_morning: int = 0
 
 
-Value = Callable[[Totals], int]
-MESSAGES: Value = attrgetter("messages")
-BYTES: Value = attrgetter("bytes")
+class Counted(Enum):
+    """What a statistic is about: a field of ``Totals``."""
+
+    MESSAGES = "messages"
+    BYTES = "bytes"
+
+    def growth(self, before: Totals, now: Totals) -> int:
+        """How much was counted between two times."""
+        return int(getattr(now, self.value) - getattr(before, self.value))
 
 
 class BrokerStats(PeriodicService):
     """Counts by topic, by group and topic, and for the whole broker. The windows move while the service runs."""
 
-    def __init__(self, cluster_name: str, clock: IReactorTime, now_ms: Callable[[], int]) -> None:
+    def __init__(self, cluster_name: str, clock: IReactorTime, wall: IWallClock) -> None:
         super().__init__("taking statistics", SAMPLING_SECONDS, self._sample, clock)
         self._cluster_name = cluster_name
         self._clock = clock
-        self._now_ms = now_ms
-        self.boot_timestamp = now_ms()
+        self._now_ms = wall.now_ms
+        self.boot_timestamp = wall.now_ms()
         self.puts = Traffic()
         self.gets = Traffic()
         self.missed = 0
@@ -206,10 +227,10 @@ class BrokerStats(PeriodicService):
     def _totals(self) -> BrokerTotals:
         return BrokerTotals(self._clock.seconds(), self.puts.messages, self.gets.calls, self.missed, self.gets.messages)
 
-    def rates(self, value: Callable[[BrokerTotals], int]) -> list[float]:
-        """Rates per second over the last 10, 60 and 600 s, or a little more. Shorter, if the broker started later."""
+    def recent(self) -> list[BrokerTotals]:
+        """The sums of the last 10, 60 and 600 s, or of a little more. Of less, if the broker started later."""
         now = self._totals()
-        return [_rate(now, self._sample_before(now.seconds - seconds), value) for seconds in RATE_SECONDS]
+        return [now.since(self._sample_before(now.seconds - seconds)) for seconds in RATE_SECONDS]
 
     def _sample_before(self, seconds: float) -> BrokerTotals:
         """The latest sample at or before that time, else the first sample."""
@@ -224,32 +245,27 @@ class BrokerStats(PeriodicService):
         Statistics of single queues are not kept.
         """
         topic, _, group = key.partition("@")
-        found: dict[str, tuple[Traffic | None, Value]] = {
-            "TOPIC_PUT_NUMS": (self._topic_puts.get(key), MESSAGES),
-            "TOPIC_PUT_SIZE": (self._topic_puts.get(key), BYTES),
-            "GROUP_GET_NUMS": (self._group_gets.get((group, topic)), MESSAGES),
-            "GROUP_GET_SIZE": (self._group_gets.get((group, topic)), BYTES),
-            "BROKER_PUT_NUMS": (self.puts if key == self._cluster_name else None, MESSAGES),
-            "BROKER_GET_NUMS": (self.gets if key == self._cluster_name else None, MESSAGES),
+        found: dict[str, tuple[Traffic | None, Counted]] = {
+            "TOPIC_PUT_NUMS": (self._topic_puts.get(key), Counted.MESSAGES),
+            "TOPIC_PUT_SIZE": (self._topic_puts.get(key), Counted.BYTES),
+            "GROUP_GET_NUMS": (self._group_gets.get((group, topic)), Counted.MESSAGES),
+            "GROUP_GET_SIZE": (self._group_gets.get((group, topic)), Counted.BYTES),
+            "BROKER_PUT_NUMS": (self.puts if key == self._cluster_name else None, Counted.MESSAGES),
+            "BROKER_GET_NUMS": (self.gets if key == self._cluster_name else None, Counted.MESSAGES),
         }
-        traffic, value = found.get(name, (None, MESSAGES))
+        traffic, counted = found.get(name, (None, Counted.MESSAGES))
         if traffic is None:
             return None
-        return {window.name: self._stats(traffic, at, value) for at, window in enumerate(WINDOWS)}
+        return {window.name: self._stats(traffic, at, counted) for at, window in enumerate(WINDOWS)}
 
-    def _stats(self, traffic: Traffic, window: int, value: Value) -> StatsData:
+    def _stats(self, traffic: Traffic, window: int, counted: Counted) -> StatsData:
         first, last = traffic.samples[window][0], traffic.samples[window][-1]
         times = self._times[window]
         seconds = times[-1] - times[0] if times else 0.0
-        total, calls = value(last) - value(first), last.calls - first.calls
+        total, calls = counted.growth(first, last), last.calls - first.calls
         return StatsData(total, total / seconds if seconds > 0 else 0.0, total / calls if calls else 0.0)
 
     def group_get_tps(self, group: str, topic: str) -> float:
         """Messages of the topic that the group read in the last minute, per second."""
         traffic = self._group_gets.get((group, topic))
-        return 0.0 if traffic is None else self._stats(traffic, 0, MESSAGES).tps
-
-
-def _rate(now: BrokerTotals, before: BrokerTotals, value: Callable[[BrokerTotals], int]) -> float:
-    seconds = now.seconds - before.seconds
-    return (value(now) - value(before)) / seconds if seconds > 0 else 0.0
+        return 0.0 if traffic is None else self._stats(traffic, 0, Counted.MESSAGES).tps

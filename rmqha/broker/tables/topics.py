@@ -1,7 +1,6 @@
 """The topics of a broker: topics.json, system topics, and topics created when needed (spec/remoting.md 5)."""
 
 import string
-from collections.abc import Callable
 from pathlib import Path
 
 from twisted.internet.defer import execute
@@ -11,6 +10,7 @@ from twisted.logger import Logger
 from rmqha.broker.tables.configmanager import NamedConfigManager, TableStorage
 from rmqha.broker.tables.newnames import NewNameLimits, NewNames
 from rmqha.kit.threads import RunInThread
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings.settings import Settings
 from rmqha.store.metadata import (
@@ -48,9 +48,6 @@ TOPIC_CHARACTERS = frozenset(string.ascii_letters + string.digits + "%|_-")
 MAX_ROW_BYTES = len(dumps_strict({"": TopicConfig("", INT_MIN, INT_MIN, INT_MIN, topic_sys_flag=INT_MIN).to_json()}))
 """Bytes of a topic in the table as JSON, without its name, which occurs twice."""
 
-TopicsChanged = Callable[[TopicConfig | None], None]
-"""Called with a topic that was added or changed, or with None after a deletion or several changes."""
-
 
 def topic_problem(name: str) -> str | None:
     """Why a topic cannot have this name; None if it can (spec/remoting.md 2.1)."""
@@ -64,7 +61,7 @@ def topic_problem(name: str) -> str | None:
 
 
 class TopicConfigManager(NamedConfigManager[TopicConfig]):
-    """The topics by name. Subscribers are called after each change."""
+    """The topics by name."""
 
     _log = Logger()
     table: TopicConfigTable
@@ -73,25 +70,20 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
         self,
         folder: Path,
         settings: Settings,
-        now_ms: Callable[[], int],
+        wall: IWallClock,
         run_in_thread: RunInThread = execute,
         clock: IReactorTime | None = None,
     ) -> None:
         """Reads topics.json of ``folder``, and adds the system topics that are missing. Raises StoreError, OSError."""
-        self._listeners: list[TopicsChanged] = []
         seeds = {topic.topic_name: topic for topic in _system_topics(settings)}
         self.system_topics = frozenset(seeds) | SYSTEM_TOPICS | NO_SENDS_TO
-        names = NewNames("topic", NewNameLimits.of_topics(settings), lambda: now_ms() / 1000, MAX_ROW_BYTES)
+        names = NewNames("topic", NewNameLimits.of_topics(settings), wall, MAX_ROW_BYTES)
         storage = TableStorage(folder, run_in_thread, clock)
-        super().__init__(storage, TopicConfigTable, settings, seeds, names, now_ms)
+        super().__init__(storage, TopicConfigTable, settings, seeds, names, wall)
 
     def is_system(self, name: str) -> bool:
         """Whether this is a system topic, which clients may not change or delete."""
         return name in self.system_topics or name.startswith(SYSTEM_TOPIC_PREFIX)
-
-    def subscribe(self, changed: TopicsChanged) -> None:
-        """Call ``changed`` after each change from now on."""
-        self._listeners.append(changed)
 
     def create_in_send(
         self,
@@ -147,10 +139,6 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
 
     def name_of(self, row: TopicConfig) -> str:
         return row.topic_name
-
-    def _tell(self, row: TopicConfig | None) -> None:
-        for changed in list(self._listeners):
-            changed(row)
 
 
 def _system_topics(settings: Settings) -> list[TopicConfig]:

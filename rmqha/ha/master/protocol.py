@@ -6,7 +6,7 @@ needs earlier bytes must reconnect.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -23,8 +23,8 @@ from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.admission.throttle import SendThrottle
 from rmqha.ha.framing import ReportReceiver
-from rmqha.ha.master.confirming import Confirming
 from rmqha.ha.master.handed import HandedOffset
+from rmqha.ha.master.insyncslaves import InSyncSlaves
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.progress import UNKNOWN_FACTS, FollowsSlaves, SlaveProgress
 from rmqha.ha.master.syncmembers import SyncMembers
@@ -462,7 +462,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         commit_log: ICommitLog,
         clock: IReactorTime,
         options: MasterOptions,
-        group_transfer: FollowsSlaves | None = None,
+        followers: Sequence[FollowsSlaves] = (),
         check: SlaveCheck | None = None,
     ) -> None:
         self.commit_log = commit_log
@@ -477,9 +477,9 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self.connections: list[HAMasterProtocol] = []
         self.refused: Counter[str] = Counter()
         """How many connections were refused, by reason."""
-        self._group_transfer = group_transfer
-        self.confirming: Confirming | SyncMembers | None = None
-        """Follows what slaves hold, if consumers may read only that."""
+        self._followers = followers
+        self.read_policy: InSyncSlaves | SyncMembers | None = None
+        """Which slaves must hold a message before consumers may read it, if reads have a limit."""
         self.leadership: Leadership | None = None
         """The node's right to lead a failover cluster, whose members show who they are."""
         self._offered_offset = 0
@@ -567,13 +567,6 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         for follower in self._followers:
             follower.reported(progress)
 
-    @property
-    def _followers(self) -> tuple[FollowsSlaves, ...]:
-        """What follows slaves' offsets. One object may be both: a failover cluster's ``SyncMembers``."""
-        if self._group_transfer is None or self._group_transfer is self.confirming:
-            return () if self.confirming is None else (self.confirming,)
-        return (self._group_transfer,) if self.confirming is None else (self._group_transfer, self.confirming)
-
     def slave_gone(self, connection: HAMasterProtocol) -> None:
         """The connection has ended."""
         self.connections.remove(connection)
@@ -586,7 +579,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
 
     def sync_facts(self, progress: SlaveProgress | None) -> dict[str, bool]:
         """Whether a slave is in sync, if consumers may read only what slaves in sync hold; else nothing."""
-        return {} if self.confirming is None else {"inSync": self.confirming.is_in_sync(progress)}
+        return {} if self.read_policy is None else {"inSync": self.read_policy.is_in_sync(progress)}
 
     def close_connections(self) -> None:
         """Close all connections, after what they wait for was sent."""

@@ -3,12 +3,13 @@
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.admission.allowlist import SlaveCheck
-from rmqha.ha.master.confirming import Confirming
-from rmqha.ha.master.grouptransfer import GroupTransfer
+from rmqha.ha.master.enoughslaves import EnoughSlaves
+from rmqha.ha.master.followers import Copies, Followers
+from rmqha.ha.master.insyncslaves import InSyncSlaves
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
 from rmqha.ha.master.syncmembers import SyncMembers
-from rmqha.settings.settings import BrokerRole, FlushDiskType, Settings
+from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.messagestore import MessageStore
 
 
@@ -29,37 +30,35 @@ class LogServing:
         leadership: Leadership | None = None,
     ) -> None:
         """``max_connections`` is how many the process can open, None for no limit. The store must be flushing."""
-        self._store = store
-        self._needs_flush = settings.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        log, limit = store.commit_log, store.read_limit
         self.members: SyncMembers | None = None
-        self.group_transfer: GroupTransfer | SyncMembers | None = None
-        log = store.commit_log
         if leadership is not None:
-            confirmed = log.min_offset if store.read_limit is None else store.read_limit.offset
-            self.members = SyncMembers(log, settings, clock, leadership, confirmed, lambda _: self.log_flushed())
-            self.group_transfer, store.leadership = self.members, leadership
+            self.members = SyncMembers(
+                Copies(log, log.min_offset if limit is None else limit.offset), settings, leadership
+            )
+        reads: InSyncSlaves | SyncMembers | None = None
+        if limit is not None and settings.broker_role is not BrokerRole.SLAVE:
+            reads = self.members or InSyncSlaves(Copies(log, limit.offset), settings)
+            limit.why = reads.why
+        self._confirming = None if reads is None else Followers(reads, settings, clock, limit)
+        self.group_transfer: Followers | None = None
+        if self.members is not None:
+            self.group_transfer = self._confirming or Followers(self.members, settings, clock)
+            self.members.heed(self.group_transfer)
+            store.leadership = leadership
         elif settings.broker_role is BrokerRole.SYNC_MASTER:
             confirmed = max(log.min_offset, min(log.verified_offset, store.node_state.offsets.confirmed))
-            self.group_transfer = GroupTransfer(log, settings, clock, confirmed_offset=confirmed)
+            self.group_transfer = Followers(EnoughSlaves(Copies(log, confirmed), settings), settings, clock)
         if self.group_transfer is not None:
             store.replicate_by(self.group_transfer)
-        options = MasterOptions.of(settings, max_connections)
-        self.factory = HAMasterFactory(log, clock, options, self.group_transfer, check)
-        self.factory.leadership = leadership
-        if store.read_limit is not None and settings.broker_role is not BrokerRole.SLAVE:
-            confirming = self.members or Confirming(
-                log, settings, store.read_limit.offset, lambda _: self.log_flushed()
-            )
-            self.factory.confirming, store.read_limit.why = confirming, confirming.why
-        if self.members is not None:
-            self.members.start()
+        tables = dict.fromkeys(table for table in (self.group_transfer, self._confirming) if table is not None)
+        self.factory = HAMasterFactory(log, clock, MasterOptions.of(settings, max_connections), tuple(tables), check)
+        self.factory.leadership, self.factory.read_policy = leadership, reads
 
     def log_flushed(self) -> None:
-        """The flushed part of the log, or the confirmed one, has grown."""
-        limit, confirming = self._store.read_limit, self.factory.confirming
-        if limit is not None and confirming is not None:
-            log = self._store.commit_log
-            limit.grow(min(confirming.offset, log.flushed_offset) if self._needs_flush else confirming.offset)
+        """The flushed part of the log has grown."""
+        if self._confirming is not None:
+            self._confirming.let_read()
 
 
 def confirmed_offset(store: MessageStore, settings: Settings, serving: LogServing | None) -> int:
@@ -71,7 +70,10 @@ def confirmed_offset(store: MessageStore, settings: Settings, serving: LogServin
     log = store.commit_log
     if store.read_limit is not None and not store.read_limit.is_lifted:
         return max(log.min_offset, min(log.durable_offset, store.read_limit.offset))
-    group_transfer = None if serving is None else serving.group_transfer
-    if isinstance(group_transfer, SyncMembers) or (group_transfer is not None and settings.in_sync_replicas > 1):
-        return min(log.verified_offset, max(log.min_offset, group_transfer.confirmed_offset))
+    if (
+        serving is not None
+        and serving.group_transfer is not None
+        and (serving.members or settings.in_sync_replicas > 1)
+    ):
+        return min(log.verified_offset, max(log.min_offset, serving.group_transfer.confirmed_offset))
     return max(log.min_offset, log.durable_offset)

@@ -6,7 +6,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.slave.replica import Replica
 from rmqha.ha.slave.states import ReplicaState
-from rmqha.kit.times import iso_time, parse_time
+from rmqha.kit.times import iso_time, seconds_of
 from rmqha.store.interfaces import ICommitLog
 from rmqha.store.nodestate import NodeState
 
@@ -17,14 +17,6 @@ MIN_LAG_SECONDS = 0.001
 def iso_of(seconds: float) -> str:
     """Format a time, in seconds since the epoch, as ISO 8601 in UTC with milliseconds."""
     return iso_time(round(seconds * 1000))
-
-
-def seconds_of(text: str | None) -> float | None:
-    """Parse what ``iso_of`` returned; None for None, and for text that is not a time."""
-    try:
-        return None if text is None else parse_time(text) / 1000
-    except ValueError:
-        return None
 
 
 class Contact:

@@ -1,8 +1,7 @@
 """Asks brokers and name servers about themselves, all at once. Only questions are sent, and each has a time limit."""
 
-import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,13 +11,14 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol
 
 from rmqha.kit.connecting import connect_protocol, reason_of
-from rmqha.ops.doctor.facts import Facts, Host, Judgement, NameServer, Store, clock_ahead
-from rmqha.ops.status import Status, judge
+from rmqha.ops.doctor.facts import AskedBroker, Facts, Judgement, ServerListing, Store, clock_ahead
+from rmqha.ops.status import status_in
+from rmqha.ops.ways import IWays
 from rmqha.remoting.asking import log_range, read_config, read_runtime_info
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, RemotingError, RemotingProtocol, call_once
-from rmqha.store.nodestate import NodeState
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.protocol import RemotingProtocol, call_once
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, read_brokers
-from rmqha.wire.command import RequestCode
+from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.fastjson import loads_lenient
 
 MAX_HOSTS = 200
@@ -31,7 +31,7 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedAbout:
     """What the user wants to know about: brokers and name servers by address. ``tls`` is for listed brokers."""
 
     hosts: tuple[str, ...] = ()
@@ -40,20 +40,20 @@ class Asked:
 
 
 class Asking:
-    """Asks. ``make_way`` makes the endpoint of an address, and raises ValueError for an invalid one."""
+    """Asks those that ``ways`` lead to."""
 
     def __init__(
         self,
-        make_way: Callable[[str], IStreamClientEndpoint],
+        ways: IWays,
         clock: IReactorTime,
         now: Callable[[], float] = time.time,
     ) -> None:
         """``now`` returns seconds since 1970."""
-        self._make_way = make_way
+        self._ways = ways
         self._clock = clock
         self._now = now
 
-    async def facts(self, asked: Asked, stores: Iterable[Store] = ()) -> Facts:
+    async def facts(self, asked: AskedAbout, stores: Iterable[Store] = ()) -> Facts:
         """Ask the given hosts and name servers, then what they name."""
         stores = tuple(stores)
         hosts, servers = await _together(
@@ -74,59 +74,60 @@ class Asking:
         left_out = max(0, len(registered) - room)
         return Facts(tuple(hosts), stores, tuple(servers), connects, receive_buffer(), left_out)
 
-    async def _host(self, name: str, given: bool = True) -> Host:
+    async def _host(self, name: str, given: bool = True) -> AskedBroker:
         over_tls = name.lower().startswith((TLS, "ssl:", "rmqtls:"))
         try:
-            way = self._make_way(name)
+            way = self._ways.to(name)
             return replace(await self._ask_host(name, way), over_tls=over_tls, given=given)
         except CancelledError:  # Ctrl-C
             raise
         except Exception as error:  # of any kind: the host does not answer as it should
-            return Host(name, reason_of(error), over_tls=over_tls, given=given)
+            return AskedBroker(name, reason_of(error), over_tls=over_tls, given=given)
 
-    async def _ask_host(self, name: str, way: IStreamClientEndpoint) -> Host:
+    async def _ask_host(self, name: str, way: IStreamClientEndpoint) -> AskedBroker:
         protocol = RemotingProtocol({}, self._clock)
         await connect_protocol(way, protocol).addTimeout(CALL_TIMEOUT_SECONDS, self._clock)
         times: list[float] = []
 
-        async def timed(answering: Callable[[], Awaitable[Found]]) -> Found:
+        async def timed(code: RequestCode) -> RemotingCommand:
             began = self._clock.seconds()
-            found = await answering()
+            found = await protocol.call(code)
             times.append(self._clock.seconds() - began)
             return found
 
         try:
-            config = read_config(await timed(lambda: protocol.call(RequestCode.GET_BROKER_CONFIG)))
-            await timed(lambda: protocol.call(RequestCode.GET_BROKER_CONFIG))
+            config = read_config(await timed(RequestCode.GET_BROKER_CONFIG))
+            await timed(RequestCode.GET_BROKER_CONFIG)
             asked_at = self._now()
-            info = read_runtime_info(await timed(lambda: protocol.call(RequestCode.GET_BROKER_RUNTIME_INFO)))
+            info = read_runtime_info(await timed(RequestCode.GET_BROKER_RUNTIME_INFO))
             answered_at = self._now()
         finally:
             protocol.hang_up()
-        return Host(
+        is_ours = NODE_STATE_KEY in info
+        return AskedBroker(
             name,
             config=config,
             info=info,
-            is_ours=NODE_STATE_KEY in info,
-            judgement=_judgement(info, answered_at),
+            is_ours=is_ours,
+            judgement=Judgement.of(status_in(info, {}), answered_at) if is_ours else None,
             log_end=log_range(info)[1],
             round_trip=min(times),
             clock_ahead=clock_ahead(info, asked_at, answered_at),
         )
 
-    async def _name_server(self, address: str) -> NameServer:
+    async def _name_server(self, address: str) -> ServerListing:
         try:
-            answer = await call_once(self._make_way(address), RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
-            return NameServer(address, brokers=read_brokers(loads_lenient(answer.body)))
+            answer = await call_once(self._ways.to(address), RequestCode.GET_BROKER_CLUSTER_INFO, self._clock)
+            return ServerListing(address, brokers=read_brokers(loads_lenient(answer.body)))
         except CancelledError:
             raise
         except Exception as error:  # of any kind, as above
-            return NameServer(address, reason_of(error))
+            return ServerListing(address, reason_of(error))
 
     async def _connects(self, address: str) -> str | None:
         """Why an address does not take connections; None if it does. Not a byte is sent."""
         try:
-            protocol = await connect_protocol(self._make_way(address), _Silent()).addTimeout(
+            protocol = await connect_protocol(self._ways.to(address), _Silent()).addTimeout(
                 CALL_TIMEOUT_SECONDS, self._clock
             )
         except CancelledError:
@@ -142,25 +143,13 @@ class _Silent(Protocol):
     """Sends nothing, and ignores what it receives."""
 
 
-def _judgement(info: Mapping[str, str], now: float) -> Judgement | None:
-    """How our node judges itself. None for a Java broker. Raises RemotingError."""
-    if NODE_STATE_KEY not in info:
-        return None
-    try:
-        status = Status.of_node(NodeState.from_json(info[NODE_STATE_KEY]), running=True)
-    except ValueError as error:
-        raise RemotingError(f"the node's state is not readable: {error}") from error
-    code, reason = judge(replace(status, contact_limit=math.inf), now=now)
-    return Judgement(status.state, code, reason, status.warnings)
-
-
-def _named_servers(nodes: Iterable[Host] | Iterable[Store]) -> list[str]:
+def _named_servers(nodes: Iterable[AskedBroker] | Iterable[Store]) -> list[str]:
     """The name servers in the settings of brokers and stores."""
     texts = [node.config.get("namesrvAddr", "") for node in nodes]
     return [address.strip() for text in texts for address in text.split(";") if address.strip()]
 
 
-def _not_asked(hosts: list[Host], servers: list[NameServer], everybody: bool) -> list[str]:
+def _not_asked(hosts: list[AskedBroker], servers: list[ServerListing], everybody: bool) -> list[str]:
     """The registered addresses of brokers that were not asked: of ``everybody``, or of the brokerNames asked."""
     names = {host.broker_name for host in hosts}
     known = {host.address for host in hosts} | {host.name.removeprefix(TLS) for host in hosts}
@@ -175,7 +164,7 @@ def _not_asked(hosts: list[Host], servers: list[NameServer], everybody: bool) ->
     return list(dict.fromkeys(found))
 
 
-def _registers(host: Host) -> list[str]:
+def _registers(host: AskedBroker) -> list[str]:
     """The addresses that others use to reach the broker."""
     addresses = [host.address, host.ha_address if host.is_master else None]
     return [address for address in addresses if address is not None]
@@ -195,7 +184,7 @@ async def _all(asking: Iterable[Coroutine[Any, Any, Found]]) -> list[Found]:
 
 
 async def _together(
-    hosts: Coroutine[Any, Any, list[Host]], servers: Coroutine[Any, Any, list[NameServer]]
-) -> tuple[list[Host], list[NameServer]]:
+    hosts: Coroutine[Any, Any, list[AskedBroker]], servers: Coroutine[Any, Any, list[ServerListing]]
+) -> tuple[list[AskedBroker], list[ServerListing]]:
     first, second = Deferred.fromCoroutine(hosts), Deferred.fromCoroutine(servers)
     return await first, await second

@@ -2,7 +2,7 @@
 
 from rmqha.ops.doctor import ofclusters, ofnodes
 from rmqha.ops.doctor.facts import Facts
-from rmqha.ops.doctor.findings import Check, Finding, Look, Verdict
+from rmqha.ops.doctor.findings import Check, CheckResult, Finding, Look
 
 
 def _check(name: str, look: Look) -> Check:
@@ -39,4 +39,4 @@ def examine(facts: Facts) -> list[tuple[Check, Finding]]:
 
 def has_failed(found: list[tuple[Check, Finding]]) -> bool:
     """Whether something must be changed."""
-    return any(finding.verdict is Verdict.FAIL for _, finding in found)
+    return any(finding.verdict is CheckResult.FAIL for _, finding in found)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.ops.status import NodeStatus, judge
 from rmqha.settings.settings import BrokerRole
 
 NO_TEXTS: Mapping[str, str] = {}
@@ -24,9 +25,15 @@ class Judgement:
     reason: str
     warnings: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, status: NodeStatus, now: float) -> "Judgement":
+        """The judgement at ``now``, in seconds since 1970."""
+        code, reason = judge(status, now=now)
+        return cls(status.node.state, code, reason, status.node.warnings)
+
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Subject:
     """What broker and store have in common. ``name`` is as the user wrote it, or as a name server lists it.
 
     ``problem`` says why nothing is known of it. ``config`` has settings by RocketMQ's keys.
@@ -73,7 +80,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Host(Node):
+class AskedBroker(Subject):
     """A broker. ``info`` is its runtime info.
 
     ``round_trip`` is the shortest time of a request, in seconds. ``clock_ahead`` has limits, in seconds, between which
@@ -150,7 +157,7 @@ class OpenFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Store(Node):
+class Store(Subject):
     """A store on this machine. ``slots`` is None if ``slots_problem`` says why they cannot be read."""
 
     is_running: bool = False
@@ -164,7 +171,7 @@ class Store(Node):
 
 
 @dataclass(frozen=True, slots=True)
-class NameServer:
+class ServerListing:
     """The brokers that a name server lists: their addresses by brokerName and brokerId."""
 
     address: str
@@ -180,17 +187,17 @@ class Facts:
     brokers that were not asked because they are too many.
     """
 
-    hosts: tuple[Host, ...] = ()
+    hosts: tuple[AskedBroker, ...] = ()
     stores: tuple[Store, ...] = ()
-    name_servers: tuple[NameServer, ...] = ()
+    name_servers: tuple[ServerListing, ...] = ()
     connects: Mapping[str, str | None] = field(default_factory=dict)
     receive_buffer: int | None = None
     left_out: int = 0
 
     @property
-    def answering(self) -> list[Host]:
+    def answering(self) -> list[AskedBroker]:
         """The brokers that answer, each once."""
-        found: dict[tuple[str | None, str | None], Host] = {}
+        found: dict[tuple[str | None, str | None], AskedBroker] = {}
         for host in self.hosts:
             if host.problem is None:
                 found.setdefault(host.identity, host)
@@ -201,9 +208,9 @@ class Facts:
         """The stores that can be read."""
         return [store for store in self.stores if store.problem is None]
 
-    def by_broker_name(self) -> dict[str, list[Host]]:
+    def by_broker_name(self) -> dict[str, list[AskedBroker]]:
         """The brokers that answer, by brokerName."""
-        found: dict[str, list[Host]] = {}
+        found: dict[str, list[AskedBroker]] = {}
         for host in self.answering:
             if host.broker_name is not None:
                 found.setdefault(host.broker_name, []).append(host)

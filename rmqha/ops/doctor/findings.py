@@ -7,7 +7,7 @@ from enum import Enum
 from rmqha.ops.doctor.facts import Facts
 
 
-class Verdict(Enum):
+class CheckResult(Enum):
     """The result of a check."""
 
     PASS = "it is as it should be"
@@ -20,7 +20,7 @@ class Verdict(Enum):
 class Finding:
     """A verdict on ``subject``: a broker, a store or a brokerName. ``advice`` says what to do."""
 
-    verdict: Verdict
+    verdict: CheckResult
     subject: str
     text: str
     advice: str = ""
@@ -28,22 +28,22 @@ class Finding:
 
 def passed(subject: str, text: str) -> Finding:
     """It is as it should be."""
-    return Finding(Verdict.PASS, subject, text)
+    return Finding(CheckResult.PASS, subject, text)
 
 
 def warned(subject: str, text: str, advice: str) -> Finding:
     """It may hurt later."""
-    return Finding(Verdict.WARN, subject, text, advice)
+    return Finding(CheckResult.WARN, subject, text, advice)
 
 
 def failed(subject: str, text: str, advice: str) -> Finding:
     """It must be changed."""
-    return Finding(Verdict.FAIL, subject, text, advice)
+    return Finding(CheckResult.FAIL, subject, text, advice)
 
 
 def skipped(subject: str, reason: str, advice: str = "") -> Finding:
     """It is not known, for this reason. An unknown fact never passes."""
-    return Finding(Verdict.SKIP, subject, reason, advice)
+    return Finding(CheckResult.SKIP, subject, reason, advice)
 
 
 Look = Callable[[Facts], Iterable[Finding]]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.ops.doctor.facts import MASTER_ID, Facts, Host, NameServer
+from rmqha.ops.doctor.facts import MASTER_ID, AskedBroker, Facts, ServerListing
 from rmqha.ops.doctor.findings import Finding, failed, passed, skipped, warned
 from rmqha.wire.brokerinfo import VERSION_KEY
 
@@ -49,7 +49,7 @@ def lag(facts: Facts) -> Iterator[Finding]:
             yield skipped(name, "no slave of it was asked")
 
 
-def _lag(master: Host, end: int, slave: Host) -> Finding:
+def _lag(master: AskedBroker, end: int, slave: AskedBroker) -> Finding:
     if slave.log_end is None:
         return skipped(slave.name, "it does not say where its log ends")
     most = master.number("haSlaveFallbehindMax") or FALL_BEHIND_BYTES
@@ -118,7 +118,7 @@ def versions(facts: Facts) -> Iterator[Finding]:
             yield passed(name, shown)
 
 
-def _shown(host: Host) -> str:
+def _shown(host: AskedBroker) -> str:
     if host.is_ours:
         return f"rmqha {host.info.get('rmqhaVersion', '')}".strip()
     return host.info.get("brokerVersionDesc", "?")
@@ -137,7 +137,7 @@ def name_servers(facts: Facts) -> Iterator[Finding]:
         yield skipped(answering[0].address, "only one name server answers: there is nothing to compare")
 
 
-def _disagreements(servers: list[NameServer]) -> Iterator[Finding]:
+def _disagreements(servers: list[ServerListing]) -> Iterator[Finding]:
     keys = sorted({(name, number) for each in servers for name, table in each.brokers.items() for number in table})
     count = 0
     for name, number in keys:
@@ -169,7 +169,7 @@ def registered(facts: Facts) -> Iterator[Finding]:
             yield from (_registered(host, name, number, server) for server in servers)
 
 
-def _registered(host: Host, name: str, number: int, server: NameServer) -> Finding:
+def _registered(host: AskedBroker, name: str, number: int, server: ServerListing) -> Finding:
     listed = server.brokers.get(name, {}).get(number)
     if listed == host.address:
         return passed(host.name, f"{server.address} lists it as {listed}")

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.ops.doctor.facts import MASTER_ID, Facts, Host, Node, Store
+from rmqha.ops.doctor.facts import MASTER_ID, AskedBroker, Facts, Store, Subject
 from rmqha.ops.doctor.findings import Finding, failed, passed, skipped, warned
 from rmqha.ops.process import MAX_FILES
-from rmqha.remoting.protocol import ACL_EXCEPTION
+from rmqha.remoting.calls import ACL_EXCEPTION
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.retention import DISK_SPACE_WARNING_RATIO
 
@@ -23,7 +23,7 @@ MODES = {
 }
 
 
-def _nodes(facts: Facts) -> list[Node]:
+def _nodes(facts: Facts) -> list[Subject]:
     return [*facts.answering, *facts.readable]
 
 
@@ -51,7 +51,9 @@ def state(facts: Facts) -> Iterator[Finding]:
     for node in _nodes(facts):
         judgement = node.judgement
         if judgement is None:
-            reason = "Java's brokers do not say it" if isinstance(node, Host) else "no node of ours has run on it"
+            reason = (
+                "Java's brokers do not say it" if isinstance(node, AskedBroker) else "no node of ours has run on it"
+            )
             yield skipped(node.name, reason)
         elif judgement.code is ExitCode.FINE:
             yield passed(node.name, judgement.state)
@@ -77,7 +79,7 @@ def role(facts: Facts) -> Iterator[Finding]:
             yield passed(node.name, f"{role.value} with brokerId {broker_id}")
 
 
-def _give_conf(node: Node) -> str:
+def _give_conf(node: Subject) -> str:
     return "give --conf with its broker.conf" if isinstance(node, Store) else ""
 
 
@@ -91,12 +93,12 @@ def sync_waits(facts: Facts) -> Iterator[Finding]:
             yield _waits(node)
 
 
-def _waits(node: Node) -> Finding:
+def _waits(node: Subject) -> Finding:
     replicas = node.number("inSyncReplicas")
     if node.says("allAckInSyncStateSet"):
         return passed(node.name, "it waits for all slaves of its in-sync set")
     if replicas is None and "inSyncReplicas" not in node.config:
-        if isinstance(node, Host) and node.version is not None and node.version[0] <= 4:
+        if isinstance(node, AskedBroker) and node.version is not None and node.version[0] <= 4:
             return passed(node.name, "RocketMQ 4 always waits for a slave")
         return skipped(node.name, "its inSyncReplicas is not known")
     if replicas is None:
@@ -131,7 +133,7 @@ def addresses(facts: Facts) -> Iterator[Finding]:
             yield _reachable(facts, host, host.ha_address, "slaves", "brokerIP2")
 
 
-def _reachable(facts: Facts, host: Host, address: str | None, whose: str, key: str) -> Finding:
+def _reachable(facts: Facts, host: AskedBroker, address: str | None, whose: str, key: str) -> Finding:
     if address is None:
         return skipped(host.name, f"it does not say which address it registers for {whose}")
     if address not in facts.connects:
@@ -195,7 +197,7 @@ def round_trip(facts: Facts) -> Iterator[Finding]:
             yield _round_trip(host, host.round_trip, facts.receive_buffer)
 
 
-def _round_trip(host: Host, seconds: float, buffer: int) -> Finding:
+def _round_trip(host: AskedBroker, seconds: float, buffer: int) -> Finding:
     in_flight = host.number("haMaxBytesInFlight")
     window = min(buffer, in_flight) if in_flight else buffer
     rate, wanted = window / max(seconds, 1e-6), host.put_bytes_per_second
@@ -225,7 +227,7 @@ def disk(facts: Facts) -> Iterator[Finding]:
         yield _disk(store, store.used_ratio, store.free_bytes, store.segment_size)
 
 
-def _disk(node: Node, used: float | None, free: int | None, segment: int | None) -> Finding:
+def _disk(node: Subject, used: float | None, free: int | None, segment: int | None) -> Finding:
     if used is None:
         return skipped(node.name, "how full its disk is is not known")
     segment = segment or DEFAULT_SEGMENT

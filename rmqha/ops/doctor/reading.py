@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from rmqha.ops.doctor.facts import HeldSlot, Judgement, OpenFiles, Store
-from rmqha.ops.status import Status, judge, status_of_store
+from rmqha.ops.status import status_of_store
 from rmqha.settings.settings import Settings, properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.errors import StoreError
@@ -47,7 +47,7 @@ def _read(reader: StoreReader, settings: Settings, has_settings: bool) -> Store:
     return Store(
         str(path),
         config=config,
-        judgement=None if state is None else _judgement(status_of_store(reader)),
+        judgement=None if state is None else Judgement.of(status_of_store(reader), time.time()),
         is_ours=state is not None,
         log_end=reader.limit if state is None else state.offsets.verified,
         is_running=reader.live,
@@ -59,11 +59,6 @@ def _read(reader: StoreReader, settings: Settings, has_settings: bool) -> Store:
         slots_problem=problem,
         open_files=_open_files(path / LOCK_FILE) if reader.live else _own_limit(),
     )
-
-
-def _judgement(status: Status) -> Judgement:
-    code, reason = judge(status, now=time.time())
-    return Judgement(status.state, code, reason, status.warnings)
 
 
 def _slots(path: Path) -> tuple[tuple[HeldSlot, ...] | None, str | None]:

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.pipeline.bodies.reading import Bodies, bodies_of, check_names, chosen_formats, pieces, with_schemas
 from rmqha.pipeline.brokers import open_one
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, decode, select
 from rmqha.pipeline.encode import proof_columns
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
+from rmqha.pipeline.jobs.engine import Engine, run_range
 from rmqha.pipeline.jobs.manifest import (
     Archive,
     ArchivedBlank,
@@ -345,7 +346,7 @@ def commit_everywhere(archive: Archive, manifest: Manifest, tables: Mapping[str,
 def archive(
     options: Options,
     engine: Engine,
-    progress: Progress = no_progress,
+    bar: IBar = NO_BAR,
     commit_bytes: int = COMMIT_BYTES,
     table: TableFormat = TableFormat.PARQUET,
 ) -> Archived:
@@ -375,11 +376,11 @@ def archive(
             archive.select(options.selection.as_texts())
             begin_table(archive.root, table, columns)
             mend(archive)
-        proof = Proof(archive, plan.state, lambda: plan, engine, progress)
+        proof = Proof(archive, plan.state, lambda: plan, engine, bar)
         proof.prove()
         while following := _next_range(archive, plan, start, end, commit_bytes):
             on_split = partial(archive_split, root=str(options.output), options=options)
-            parts = run_range(engine, on_split, plan, *following, progress)
+            parts = run_range(engine, on_split, plan, *following, bar)
             manifest = merge_archived(*following, parts, plan.state)
             tables = tables_at(plan.store, following[1], plan.end)
             if commit_proved(archive, proof, partial(commit_everywhere, archive, manifest, tables)):

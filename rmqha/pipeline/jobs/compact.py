@@ -22,9 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rmqha.kit.progress import NO_BAR, IBar, PartBar
 from rmqha.pipeline.errors import OptionError, one_line
 from rmqha.pipeline.jobs.archive import COMMIT_BYTES, PLAIN_COLUMNS, ROW_GROUP_BYTES
-from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress
+from rmqha.pipeline.jobs.engine import Engine
 from rmqha.pipeline.jobs.logorder import OFFSET, ORDER, as_batch, is_compacted, rows_of
 from rmqha.pipeline.jobs.manifest import (
     COMPACTED_SUFFIX,
@@ -155,9 +156,7 @@ class Compacted:
         }
 
 
-def compact(
-    root: Path, engine: Engine, choices: CompactChoices = CompactChoices(), progress: Progress = no_progress
-) -> Compacted:
+def compact(root: Path, engine: Engine, choices: CompactChoices = CompactChoices(), bar: IBar = NO_BAR) -> Compacted:
     """Compact the archive ``root``. Streams may archive meanwhile; another job may not.
 
     Raises NoStore if it is not an archive, OptionError, StoreInUse, StoreError, OSError.
@@ -166,16 +165,16 @@ def compact(
         raise OptionError("a file may hold between 1 byte and 1g of log")
     archive = existing_archive(root)
     if choices.dry_run:
-        return _compact(archive, engine, choices, progress)
+        return _compact(archive, engine, choices, bar)
     with archive.job_locked():
         with archive.locked():
             mend(archive)
             remove_orphans(root)
             remove_compacted(root)
-        return _compact(archive, engine, choices, progress)
+        return _compact(archive, engine, choices, bar)
 
 
-def _compact(archive: Archive, engine: Engine, choices: CompactChoices, progress: Progress) -> Compacted:
+def _compact(archive: Archive, engine: Engine, choices: CompactChoices, bar: IBar) -> Compacted:
     started = time.monotonic()
     planner = _Planner(archive.root, choices.target_bytes)
     batches = list(planner.batches(archive.manifests()))
@@ -191,7 +190,7 @@ def _compact(archive: Archive, engine: Engine, choices: CompactChoices, progress
             root=str(archive.root),
             compression=choices.compression,
         )
-        parts = engine.run(on_split, batch.splits(), partial(_shift, progress, done, total))
+        parts = engine.run(on_split, batch.splits(), PartBar(bar, done, total))
         done += len(parts)
         found.bytes_after += sum(part.file.bytes for part in parts)
         found.processor_seconds += sum(part.seconds for part in parts)
@@ -201,10 +200,6 @@ def _compact(archive: Archive, engine: Engine, choices: CompactChoices, progress
                 raise ArchiveError(f"another process has changed the manifests of {archive.root}: run the job again")
     found.seconds = time.monotonic() - started
     return found
-
-
-def _shift(progress: Progress, before: int, total: int, now: int, _: int) -> None:
-    progress(before + now, total)
 
 
 class _Planner:

@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 
+from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.pipeline.errors import OptionError
-from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
+from rmqha.pipeline.jobs.engine import Engine, run_range
 from rmqha.pipeline.jobs.verify import SplitLog
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.plan import LogPlan, open_log
@@ -69,7 +70,7 @@ def compare_split(split: Split, replica: str) -> Difference:
         return compare_segment(one.read, other.read, split.start, split.end, split.segment_end, lambda _: None)
 
 
-def compare(options: Options, engine: Engine, progress: Progress = no_progress) -> Comparison:
+def compare(options: Options, engine: Engine, bar: IBar = NO_BAR) -> Comparison:
     """Compare the log of ``options.path`` with that of ``options.replica``. Raises OptionError, StoreError, OSError."""
     if options.replica is None:
         raise OptionError("compare needs replica, the other store")
@@ -77,7 +78,7 @@ def compare(options: Options, engine: Engine, progress: Progress = no_progress) 
     theirs = open_log(replace(options, path=options.replica, settings=Settings()))  # it may be made otherwise
     start, end = max(ours.min_offset, theirs.min_offset), min(ours.end, theirs.end)
     on_split = partial(compare_split, replica=str(theirs.folder))
-    parts = run_range(engine, on_split, ours, start, end, progress) if start < end else []
+    parts = run_range(engine, on_split, ours, start, end, bar) if start < end else []
     found = reduce(Difference.then, parts, Difference())
     return Comparison(
         start,

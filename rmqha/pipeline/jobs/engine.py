@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.pipeline.options import Boundaries
 from rmqha.pipeline.plan import LogPlan
 from rmqha.store.errors import BoundaryError, StoreError
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
 
 PROGRESS_SECONDS = 0.25
 Summary = TypeVar("Summary")
-Progress = Callable[[int, int], None]
-"""Called with the number of splits that are done, and the number of all."""
-
-
-def no_progress(done: int, total: int) -> None:
-    """Progress that nobody watches."""
 
 
 class WrongBoundary(StoreError):
@@ -60,9 +55,9 @@ def _guarded(on_split: Callable[[Split], Summary], split: Split) -> _Outcome[Sum
 
 
 class Engine(Protocol):
-    """Runs the splits of a job."""
+    """Runs the splits of a job. The bar shows how many are done."""
 
-    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
+    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], bar: IBar) -> list[Summary]:
         """The summary of each split, in their order. Raises StoreError, OSError."""
 
     def query(self, files: Sequence[str], query: str, scratch: Path) -> Iterator[dict[str, Any]]:
@@ -74,12 +69,12 @@ class Engine(Protocol):
 class LocalEngine:
     """Runs splits in this process, and queries in DuckDB."""
 
-    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
+    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], bar: IBar) -> list[Summary]:
         """See ``Engine``."""
         summaries = []
         for split in splits:
             summaries.append(_guarded(on_split, split).result())
-            progress(len(summaries), len(splits))
+            bar.show(len(summaries), len(splits))
         return summaries
 
     def query(self, files: Sequence[str], query: str, scratch: Path) -> Iterator[dict[str, Any]]:
@@ -98,7 +93,7 @@ class SparkEngine:
         self._spark = spark
         self._context = spark.sparkContext
 
-    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], progress: Progress) -> list[Summary]:
+    def run(self, on_split: Callable[[Split], Summary], splits: Sequence[Split], bar: IBar) -> list[Summary]:
         """See ``Engine``."""
         if not splits:
             return []
@@ -113,11 +108,11 @@ class SparkEngine:
             collected = pool.submit(collect)
             try:
                 while not wait([collected], PROGRESS_SECONDS).done:
-                    progress(_tasks_done(self._context, group), len(splits))
+                    bar.show(_tasks_done(self._context, group), len(splits))
             except BaseException:  # any error: nobody waits for the tasks any more
                 self._context.cancelJobGroup(group)
                 raise
-        progress(len(splits), len(splits))
+        bar.show(len(splits), len(splits))
         return [outcome.result() for outcome in collected.result()]
 
     def query(self, files: Sequence[str], query: str, scratch: Path) -> Iterator[dict[str, Any]]:
@@ -143,7 +138,7 @@ def run_range(
     plan: LogPlan,
     start: int,
     end: int,
-    progress: Progress = no_progress,
+    bar: IBar = NO_BAR,
 ) -> list[Summary]:
     """The summaries of a range of the log, in its order. ``start`` and ``end`` are boundaries of records.
 
@@ -151,6 +146,6 @@ def run_range(
     OSError.
     """
     try:
-        return engine.run(on_split, plan.splits(start, end), progress)
+        return engine.run(on_split, plan.splits(start, end), bar)
     except WrongBoundary:
-        return engine.run(on_split, plan.splits(start, end, Boundaries.HOP), progress)
+        return engine.run(on_split, plan.splits(start, end, Boundaries.HOP), bar)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rmqha.pipeline.jobs.engine import Progress, no_progress
+from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.pipeline.jobs.manifest import ArchivedFile, ArchiveError, Manifest, existing_archive
 from rmqha.pipeline.jobs.replacing import mend, replace_manifests
 from rmqha.pipeline.jobs.tableformats import remove_orphans
@@ -47,7 +47,7 @@ class Expired:
         }
 
 
-def expire(root: Path, before: int, dry_run: bool = False, progress: Progress = no_progress) -> Expired:
+def expire(root: Path, before: int, dry_run: bool = False, bar: IBar = NO_BAR) -> Expired:
     """Remove the files at the begin of the archive ``root`` whose messages were all stored before ``before``, in
     milliseconds.
 
@@ -68,7 +68,7 @@ def expire(root: Path, before: int, dry_run: bool = False, progress: Progress = 
             with archive.locked():
                 if not replace_manifests(archive, [manifest], _left(manifest, found.end), keeps_rows=False):
                     raise ArchiveError(f"another process has changed the manifests of {root}: run the job again")
-            progress(number + 1, len(touched))
+            bar.show(number + 1, len(touched))
         return found
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.pipeline.decode import decode
-from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress
+from rmqha.pipeline.jobs.engine import Engine
 from rmqha.pipeline.jobs.logorder import batches_in_log_order
 from rmqha.pipeline.jobs.manifest import Archive, Manifest, WrongArchive, archived_path
 from rmqha.pipeline.plan import LogPlan
@@ -171,7 +172,7 @@ class Proof:
         state: NodeState | None,
         plan: Callable[[], LogPlan],
         engine: Engine,
-        progress: Progress = no_progress,
+        bar: IBar = NO_BAR,
     ) -> None:
         self.proved: list[tuple[int, int]] = []
         """The compared ranges of the log, in the form of the manifests."""
@@ -179,7 +180,7 @@ class Proof:
         self._state = state
         self._plan = plan
         self._engine = engine
-        self._progress = progress
+        self._bar = bar
         self._done: set[tuple[int, int]] = set()
 
     def pending(self) -> list[Manifest]:
@@ -216,7 +217,7 @@ class Proof:
         claims.sort(key=lambda claim: claim.start)
         splits = [_split_of(plan, claim, whose, ours) for claim in claims]
         on_split = partial(check_claim, claims={claim.start: claim for claim in claims}, must_prove=not is_nameless)
-        for found in self._engine.run(on_split, splits, self._progress):
+        for found in self._engine.run(on_split, splits, self._bar):
             if found.unproved is not None:
                 raise WrongArchive(
                     f"{whose}; {ours} cannot be proved to be the same, because {found.unproved}: "

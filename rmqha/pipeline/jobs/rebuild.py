@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from rmqha.pipeline.jobs.engine import Engine, Progress, WrongBoundary, no_progress
+from rmqha.kit.progress import NO_BAR, IBar
+from rmqha.pipeline.jobs.engine import Engine, WrongBoundary
 from rmqha.pipeline.options import Boundaries, OnCorrupt, Options
 from rmqha.pipeline.plan import open_log
 from rmqha.store.derived.rebuild import OnSplit, Rebuilt, RebuiltSplit, Rules, Source, build
@@ -16,7 +17,7 @@ def rules_of(options: Options) -> Rules:
     return Rules(options.settings, options.on_corrupt is OnCorrupt.SKIP, options.batch_bytes)
 
 
-def rebuild(options: Options, engine: Engine, progress: Progress = no_progress) -> Rebuilt:
+def rebuild(options: Options, engine: Engine, bar: IBar = NO_BAR) -> Rebuilt:
     """Build the queues and the index of the store ``options.path``, in place of its own or in ``options.output``.
 
     In place, nobody may have the store open. If the job fails or is interrupted, the store is unchanged. If it is
@@ -33,10 +34,10 @@ def rebuild(options: Options, engine: Engine, progress: Progress = no_progress) 
 
         def run(on_split: OnSplit, afresh: Callable[[], None]) -> list[RebuiltSplit]:
             try:
-                return engine.run(on_split, plan.splits(start, end), progress)
+                return engine.run(on_split, plan.splits(start, end), bar)
             except WrongBoundary:  # splits with wrong boundaries have written wrong units
                 afresh()
-                return engine.run(on_split, plan.splits(start, end, Boundaries.HOP), progress)
+                return engine.run(on_split, plan.splits(start, end, Boundaries.HOP), bar)
 
         source = Source(plan.store, start, end, list(plan.pieces(start, end)), rules_of(options))
         return build(source, options.output or plan.store, run)

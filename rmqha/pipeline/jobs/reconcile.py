@@ -19,12 +19,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqha.kit.progress import NO_BAR, IBar, PartBar
 from rmqha.kit.times import EPOCH, MILLISECOND, iso_time
 from rmqha.pipeline.address import address_text, names_cluster
 from rmqha.pipeline.brokers import Brokers, open_logs
 from rmqha.pipeline.errors import OptionError
 from rmqha.pipeline.jobs.archive import tables_at
-from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
+from rmqha.pipeline.jobs.engine import Engine, run_range
 from rmqha.pipeline.jobs.entries import (
     By,
     Period,
@@ -149,7 +150,7 @@ def shown_time(row: Row) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ToReconcile:
     """What to compare: messages of the sources ``expected``, or sends of producers' ``logs``, with those of ``found``.
     A source is a store, an archive, or an address of brokers. Its options are given, whose ``selection`` selects topics
     and tags.
@@ -169,7 +170,7 @@ class Asked:
     scratch: Path | None = None
 
 
-def reconcile(asked: Asked, engine: Engine, progress: Progress = no_progress) -> Reconciled:
+def reconcile(asked: ToReconcile, engine: Engine, bar: IBar = NO_BAR) -> Reconciled:
     """Compare both sides. Raises OptionError, StoreError, OSError."""
     if len(asked.groups) > MAX_GROUPS:
         raise OptionError(f"at most {MAX_GROUPS} groups at a time")
@@ -180,7 +181,7 @@ def reconcile(asked: Asked, engine: Engine, progress: Progress = no_progress) ->
         tempfile.TemporaryDirectory(prefix="rmqha-reconcile-", dir=asked.scratch) as folder,
         row_file(asked.output, FINDINGS) as write,
     ):
-        work = _Work(engine, folder, _Parts(progress))
+        work = _Work(engine, folder, _Parts(bar))
         files = _logs_and_stores(asked, work) if asked.logs else _both_sides(asked, work)
         if not files:
             return Reconciled({}, [])
@@ -191,19 +192,14 @@ def reconcile(asked: Asked, engine: Engine, progress: Progress = no_progress) ->
 class _Parts:
     """Adds up the parts of several sources, so that progress never goes back."""
 
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._done = 0
+    def __init__(self, bar: IBar) -> None:
+        self._bar = bar
+        self._part = PartBar(bar)
 
-    def of_next_source(self) -> Progress:
-        """The progress of the source that is read now."""
-        before = self._done
-
-        def show(done: int, total: int) -> None:
-            self._done = before + done
-            self._progress(before + done, before + total)
-
-        return show
+    def of_next_source(self) -> IBar:
+        """The bar of the source that is read now."""
+        self._part = PartBar(self._bar, self._part.done)
+        return self._part
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +239,7 @@ def _opened(options: Options) -> list[_Source]:
     return [_Source(str(path), options, path, open_log(options))]
 
 
-def _both_sides(asked: Asked, work: _Work) -> list[str]:
+def _both_sides(asked: ToReconcile, work: _Work) -> list[str]:
     files: list[str] = []
     for number, given, period in ((EXPECTED, asked.expected, asked.period), (FOUND, asked.found, (None, None))):
         for source in chain.from_iterable(map(_opened, given)):
@@ -252,7 +248,7 @@ def _both_sides(asked: Asked, work: _Work) -> list[str]:
     return files
 
 
-def _logs_and_stores(asked: Asked, work: _Work) -> list[str]:
+def _logs_and_stores(asked: ToReconcile, work: _Work) -> list[str]:
     """The rows of all logs, and of the stores only what can match one of them."""
     log = replace(asked.log, period=asked.period)
     sends = [sends_of_log(path, log, work.folder) for path in asked.logs]
@@ -275,14 +271,14 @@ def _logs_and_stores(asked: Asked, work: _Work) -> list[str]:
 
 def _scan(source: _Source, side: Side, work: _Work) -> list[str]:
     """The files of the rows of a log or an archive. Raises OptionError, StoreError, OSError."""
-    progress = work.parts.of_next_source()
+    bar = work.parts.of_next_source()
     if source.plan is None:
         on_file = partial(entries_of_archived, side=side, folder=work.folder)
-        written = work.engine.run(on_file, _archived_splits(source.root), progress)
+        written = work.engine.run(on_file, _archived_splits(source.root), bar)
     else:
         start, end = source.plan.start(), source.plan.stop()
         on_split = partial(entries_of_split, side=side, options=source.options, folder=work.folder)
-        written = run_range(work.engine, on_split, source.plan, start, end, progress) if start < end else []
+        written = run_range(work.engine, on_split, source.plan, start, end, bar) if start < end else []
     return [one.path for one in written if one.path is not None]
 
 

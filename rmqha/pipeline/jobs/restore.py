@@ -19,9 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.pipeline.encode import NEEDED_COLUMNS, bounds_of, encode, forced_record, record_crcs
 from rmqha.pipeline.errors import one_line
-from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress
+from rmqha.pipeline.jobs.engine import Engine
 from rmqha.pipeline.jobs.logorder import ROWS_BYTES, batches_in_log_order
 from rmqha.pipeline.jobs.manifest import ArchivedBlank, Manifest, existing_archive, selection_words
 from rmqha.pipeline.jobs.overlap import claims_of
@@ -454,7 +455,7 @@ def restore(
     settings: Settings,
     engine: Engine,
     choices: RestoreChoices = RestoreChoices(),
-    progress: Progress = no_progress,
+    bar: IBar = NO_BAR,
 ) -> Restored:
     """Make a store from an archive in ``output``, which must not exist or be empty. It gets an id and epoch of its own.
 
@@ -464,11 +465,11 @@ def restore(
     check_output(plan.archive, output)
     _check_room(plan, output)
     if choices.dry_run:
-        return _merged(plan, output, _run(plan, None, engine, choices, progress))
+        return _merged(plan, output, _run(plan, None, engine, choices, bar))
     facts = {"source": str(plan.archive), "end": plan.end, "kind": "archive"}
     with new_store(output, facts) as folder:
         _make_segments(folder / LOG_FOLDER, plan)
-        parts = _run(plan, folder / LOG_FOLDER, engine, choices, progress)
+        parts = _run(plan, folder / LOG_FOLDER, engine, choices, bar)
         found = _merged(plan, output, parts)
         last = next((part.last_store_timestamp for part in reversed(parts) if part.messages), 0)
         Checkpoint(last, last, last).write(folder / CHECKPOINT_FILE)
@@ -477,13 +478,13 @@ def restore(
         state.write(folder)
         own = replace(settings, store_path_root_dir=folder, store_path_commit_log=None)
         _write_tables(plan, folder)
-        built = rebuild(Options(path=folder, settings=own), engine, progress)
+        built = rebuild(Options(path=folder, settings=own), engine, bar)
         clamped = _fit_tables(folder / CONFIG_FOLDER, built.ends)
         return replace(found, done=True, queues=built.queues, clamped=clamped)
 
 
 def _run(
-    plan: RestorePlan, folder: Path | None, engine: Engine, choices: RestoreChoices, progress: Progress
+    plan: RestorePlan, folder: Path | None, engine: Engine, choices: RestoreChoices, bar: IBar
 ) -> list[RestoredRange]:
     """Restore all ranges. Raises NotRestorable if some messages are not proved and that is not accepted."""
     on_split = partial(
@@ -492,7 +493,7 @@ def _run(
         folder=None if folder is None else str(folder),
         lossy=choices.lossy,
     )
-    parts = engine.run(on_split, plan.splits(), progress)
+    parts = engine.run(on_split, plan.splits(), bar)
     unproved = sum(part.unproved for part in parts)
     if unproved and not choices.lossy:
         first = min(part.first_unproved for part in parts if part.first_unproved is not None)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.kit.times import EPOCH, MILLISECOND
 from rmqha.pipeline.brokers import open_one
 from rmqha.pipeline.decode import MAX_TIMESTAMP_MS, topics_of
-from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
+from rmqha.pipeline.jobs.engine import Engine, run_range
 from rmqha.pipeline.options import Options
 from rmqha.pipeline.segments import read_selected
 from rmqha.pipeline.sums import LATENCY, Sums, latency_ms, store_time_ms
@@ -187,8 +188,8 @@ def _in_ms(time: datetime | None) -> int | None:
     return None if time is None else (time - EPOCH) // MILLISECOND
 
 
-def stats(options: Options, engine: Engine, progress: Progress = no_progress) -> Stats:
+def stats(options: Options, engine: Engine, bar: IBar = NO_BAR) -> Stats:
     """The statistics of the messages of ``options.path`` that the options select. Raises StoreError, OSError."""
     plan = open_one(options)
     on_split = partial(stats_of_split, options=options)
-    return merge_stats(run_range(engine, on_split, plan, plan.start(), plan.stop(), progress))
+    return merge_stats(run_range(engine, on_split, plan, plan.start(), plan.stop(), bar))

@@ -5,11 +5,12 @@ What is found, and the words for it, are those of ``rmqha verify``: ``stretches.
 with the log in this process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from rmqha.pipeline.jobs.engine import Engine, Progress, no_progress, run_range
+from rmqha.kit.progress import NO_BAR, IBar, OffsetBar
+from rmqha.pipeline.jobs.engine import Engine, run_range
 from rmqha.pipeline.options import EARLIEST, LATEST, OnCorrupt, Options
 from rmqha.pipeline.plan import LogPlan, log_folder, open_log
 from rmqha.store.errors import BoundaryError, DataLossError, StoreError
@@ -122,7 +123,7 @@ def verify_split(split: Split, drop_behind: bool = False, judged_to: int | None 
         return SplitFindings(split.start, split.end, part, ends_with_zeros)
 
 
-def verify(options: Options, engine: Engine, progress: Progress = no_progress) -> Verification:
+def verify(options: Options, engine: Engine, bar: IBar = NO_BAR) -> Verification:
     """Prove the log of ``options.path``, as far as ``rmqha verify`` does.
 
     All bytes other than zero are judged, also after the last sound record, unless a broker is writing there. A running
@@ -132,7 +133,7 @@ def verify(options: Options, engine: Engine, progress: Progress = no_progress) -
     while True:
         first = _first_file(options)
         try:
-            return _verify(options, engine, progress)
+            return _verify(options, engine, bar)
         except (StoreError, FileNotFoundError):
             if not is_locked(options.path / "lock") or _first_file(options) == first:
                 raise  # else a running node has deleted an expired file meanwhile
@@ -144,19 +145,19 @@ def _first_file(options: Options) -> LogFile | None:
     return next(iter(log_files(folder, options.settings.mapped_file_size_commit_log)), None)
 
 
-def _verify(options: Options, engine: Engine, progress: Progress) -> Verification:
+def _verify(options: Options, engine: Engine, bar: IBar) -> Verification:
     plan, live = _plan(replace(options, on_corrupt=OnCorrupt.SKIP))
     start, end = plan.start(), plan.stop()
     is_whole = end == plan.end
     if is_whole and not (live and plan.state is not None):
         end = _end_of_last_file(plan)
     on_split = partial(verify_split, drop_behind=options.drop_behind, judged_to=end)
-    parts = run_range(engine, on_split, plan, start, end, progress)
+    parts = run_range(engine, on_split, plan, start, end, bar)
     looked = merge(start, [found.part for found in parts])
     for bad in looked.stretches if live and plan.state is None else ():
-        again = run_range(engine, on_split, plan, bad.start, bad.end, no_progress)
+        again = run_range(engine, on_split, plan, bad.start, bad.end, NO_BAR)
         if merge(bad.start, [found.part for found in again]).end > bad.start:  # it has been written since
-            parts = run_range(engine, on_split, plan, start, bad.start, progress)
+            parts = run_range(engine, on_split, plan, start, bad.start, bar)
             looked = merge(start, [found.part for found in parts])
             break
     return judge(looked, _circumstances(plan, looked.end, end, live, is_whole))
@@ -168,7 +169,7 @@ def is_of_whole_log(options: Options) -> bool:
     return starts and options.ending_offset == LATEST and options.ending_timestamp is None
 
 
-def verify_queues(options: Options, proof: Verification, progress: Callable[[int], None]) -> QueueFindings:
+def verify_queues(options: Options, proof: Verification, bar: OffsetBar) -> QueueFindings:
     """Compare queues and index with the log, in which ``verify`` found ``proof``, as ``rmqha verify`` does.
 
     Each record is read here, one after the other. Raises StoreError, OSError.
@@ -177,7 +178,7 @@ def verify_queues(options: Options, proof: Verification, progress: Callable[[int
     folder = log_folder(options.path, options.settings.store_path_commit_log)
     log = CommitLog(folder, segment_size_of(folder, configured), owned=False)
     try:
-        return audit_proved(options.path, log, proof, options.settings, progress)
+        return audit_proved(options.path, log, proof, options.settings, bar.reached)
     finally:
         log.close()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
-from rmqha.pipeline.address import NameServer, Node, Place, TLSPaths
+from rmqha.pipeline.address import NameServer, Place, ServingNode, TLSPaths
 from rmqha.pipeline.network.lines import NodeFailed, connect
 from rmqha.settings.settings import MAX_SEGMENT, MIN_SEGMENT
 from rmqha.store.metadata import ConsumerOffsetTable
@@ -42,13 +42,13 @@ Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class ServedLog:
     """What a node says of itself and of its log, which has the bytes from ``start`` to before ``limit``.
 
     ``state`` is None for a Java broker.
     """
 
-    node: Node
+    node: ServingNode
     broker: str
     start: int
     limit: int
@@ -121,7 +121,7 @@ class RemotingLine:
         return bytes(held)
 
 
-def ask_node(remoting: Place, ha_port: int | None, tls: TLSPaths | None, sign: Sign | None) -> NodeFacts:
+def ask_node(remoting: Place, ha_port: int | None, tls: TLSPaths | None, sign: Sign | None) -> ServedLog:
     """Ask a broker, ours or Java's, about itself. Without ``ha_port`` it says itself where its HA port is.
 
     Raises NodeFailed, OptionError.
@@ -144,8 +144,8 @@ def ask_node(remoting: Place, ha_port: int | None, tls: TLSPaths | None, sign: S
         raise NodeFailed(f"{remoting} does not say what a broker says: {error!r}") from error
     believes_reports = state is None and config.get("brokerRole", "").strip() == "SYNC_MASTER"
     settling = settling_seconds(config) if believes_reports else 0.0
-    node = Node(Place(remoting.host, port), broker_id, table.get(READERS_KEY) == "true", settling)
-    return NodeFacts(node, config.get("brokerName", str(remoting)), start, limit, size, state)
+    node = ServingNode(Place(remoting.host, port), broker_id, table.get(READERS_KEY) == "true", settling)
+    return ServedLog(node, config.get("brokerName", str(remoting)), start, limit, size, state)
 
 
 def ask_consumer_offsets(remoting: Place, tls: TLSPaths | None, sign: Sign | None) -> bytes:

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from rmqha.pipeline.address import Node, RemoteLog, shown
+from rmqha.pipeline.address import RemoteLog, ServingNode, shown
 from rmqha.pipeline.network.lines import NodeFailed
 from rmqha.pipeline.network.stream import EndOfLog, LogStream, Pace
 from rmqha.store.errors import StoreError
@@ -38,7 +38,7 @@ class NetworkSegment(Segment):
         self._turn = 0
         self._kept: Bytes = np.empty(0, np.uint8)
         self._kept_at = base
-        self._sender: Node | None = None
+        self._sender: ServingNode | None = None
 
     @property
     def broker(self) -> str:
@@ -73,7 +73,7 @@ class NetworkSegment(Segment):
     def _fill(self, buffer: Bytes, offset: int, done: int) -> int:
         """Receive the bytes of the buffer after the first ``done``; returns how many there are now."""
         failures: list[str] = []
-        ended: set[Node] = set()
+        ended: set[ServingNode] = set()
         while done < len(buffer):
             try:
                 stream = self._stream_at(offset + done, buffer[:done], offset)
@@ -92,7 +92,7 @@ class NetworkSegment(Segment):
         return done
 
     @property
-    def _node(self) -> Node:
+    def _node(self) -> ServingNode:
         return self._log.nodes[self._turn % len(self._log.nodes)]
 
     def _failed(self, error: NodeFailed, failures: list[str]) -> None:

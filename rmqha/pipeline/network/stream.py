@@ -8,7 +8,7 @@ acknowledgement: it is sent when no producer can be waiting any more for the byt
 import time
 from collections import deque
 
-from rmqha.pipeline.address import Access, Node
+from rmqha.pipeline.address import Access, ServingNode
 from rmqha.pipeline.network.lines import NodeFailed, connect
 from rmqha.wire.transfer import FrameError, TransferDecoder, encode_reader, encode_report
 
@@ -50,7 +50,7 @@ class LogStream:
     ``at`` is the offset of the next byte to be read, and ``began`` the one from which on its bytes are of use.
     """
 
-    def __init__(self, node: Node, access: Access, start: int, settled: int, pace: Pace) -> None:
+    def __init__(self, node: ServingNode, access: Access, start: int, settled: int, pace: Pace) -> None:
         """Raises NodeFailed, OptionError."""
         self.node = node
         self.at = self.began = start

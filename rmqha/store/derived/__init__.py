@@ -12,6 +12,7 @@ In reading order:
 - ``bulk``: makes units and keys of many messages at once.
 - ``putnotes``: what puts tell dispatch of their messages.
 - ``dispatch``: builds queues and index from the log.
+- ``dispatchmark``: what the next start must build again.
 - ``queueends``: where each queue ended at the last clean stop.
 - ``replacing``: puts rebuilt queues and index in place of the old ones.
 - ``rebuild``: builds queues and index from the log, without the order of its messages.

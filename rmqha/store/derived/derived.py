@@ -22,6 +22,7 @@ from rmqha.store.derived.consumequeue import (
     queue_file_size,
 )
 from rmqha.store.derived.dispatch import FIRST_PAUSE_SECONDS, SLAVE_PAUSE_SECONDS, Dispatcher
+from rmqha.store.derived.dispatchmark import DispatchMark, remove_mark
 from rmqha.store.derived.dispatchrequest import read_dispatch_request, read_place
 from rmqha.store.derived.geometry import Geometry, UnprovedIndexFile, geometry_of
 from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometry, new_geometry, used_index_paths
@@ -29,6 +30,7 @@ from rmqha.store.derived.queueends import QueueEnd, end_of, read_ends, write_end
 from rmqha.store.derived.queuetable import QueueKey, open_queues
 from rmqha.store.derived.queuetypes import QueueTypes
 from rmqha.store.derived.replacing import new_retired_folder, remove_retired, retire_topics
+from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
 from rmqha.store.log.recovery import Recovery
@@ -45,7 +47,6 @@ TOPICS_RETIRED = 16
 QUEUES_LOOKED_AT = 64
 """Queues of deleted topics whose first message is read in one step."""
 TOPICS_TOLD = 5
-MARK_FILE = "dispatched-from"
 MARKED_BYTES = 16 << 20
 """If more of the log than this is to be dispatched, a mark shows the next start that this did not end."""
 
@@ -165,32 +166,40 @@ class Derived:
         self._known_ends = {
             key: end for key, end in ends.items() if not deleted.is_deleted(key[0], end.max_physical_offset - 1)
         }
+        mark = DispatchMark.read(root, self._disk)
+        self._leave_out_damaged(mark, problems)
         self._recover_queues(log, recovery, problems, checkpoint)
-        self._set_queues_aside(root, problems)
-        misplaced = self._set_misplaced_aside(self.queues.misplaced)
+        misplaced = self.queues.misplaced
         refill_from = self._log_lost_units(problems)
         rebuilt = at_once(self._finding_rebuilt(deleted, NOTHING_DELETED))
-        if rebuilt:
-            retired = new_retired_folder(root, self._disk)
-            self._retire(rebuilt, retired)
-            remove_retired(retired, self._disk)
-            refill_from = min(refill_from, *rebuilt.values())
+        self._forget_topics(rebuilt)
         built_until = max(log.min_offset, self.queues.max_physical_offset)
         start = built_until if recovery.clean_stop else min(built_until, max(log.min_offset, recovery.checked_from))
         if problems or misplaced:  # queues skip units that they have
             start = log.min_offset
-        self._mark = root / NODE_FOLDER / MARK_FILE
-        start = max(log.min_offset, min(start, self._marked(), refill_from))
+        start = min(start, refill_from, *rebuilt.values(), self._log_end if mark is None else mark.start)
         self.index, damaged = open_index(root, settings, recovery.clean_stop, self._disk)
         self._warn_of_index_sizes()
         if damaged:
+            assert self.index is not None, "it has files"
+            start = min(start, self.index.end_phy_offset)
+        start = max(log.min_offset, start)
+        is_marked = problems or misplaced or rebuilt or damaged or refill_from < self._log_end
+        if is_marked or self._log_end - start > MARKED_BYTES:
+            DispatchMark(start, list(problems)).write(root, self._disk)  # first: this process may die at each step
+        self._note_opened()
+        self._set_queues_aside(root, problems)
+        self._set_misplaced_aside(misplaced)
+        if rebuilt:
+            retired = new_retired_folder(root, self._disk)
+            retire_topics(root, rebuilt, retired, self._disk)
+            remove_retired(retired, self._disk)
+        if problems:
+            DispatchMark(start).write(root, self._disk)  # the queues that are built now are not damaged
+        if damaged:
             self._set_index_aside(root, damaged)
             assert self.index is not None, "it has files"
-            begun = self.index.end_phy_offset
-            self.index.truncate(begun)  # a message's keys may be in two files
-            start = min(start, max(log.min_offset, begun))
-        if self._log_end - start > MARKED_BYTES or problems or misplaced or damaged or rebuilt:
-            note_dispatched_until(root, start, self._disk)
+            self.index.truncate(self.index.end_phy_offset)  # a message's keys may be in two files
         self._cut_index(recovery, start)
         pause = SLAVE_PAUSE_SECONDS if settings.broker_role is BrokerRole.SLAVE else FIRST_PAUSE_SECONDS
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start, pause)
@@ -231,11 +240,8 @@ class Derived:
 
     def _marked(self) -> int:
         """Where an earlier dispatch started that did not end. The log's end without one, 0 if the mark is damaged."""
-        try:
-            text = self._disk.read(self._mark).decode("ascii", "replace")
-        except FileNotFoundError:
-            return self._log_end
-        return int(text) if text.isdecimal() else 0
+        mark = DispatchMark.read(self._root, self._disk)
+        return self._log_end if mark is None else mark.start
 
     def note_unfinished(self) -> bool:
         """If dispatch has not come to the end of the recovered log, note where it must continue. Raises OSError.
@@ -244,18 +250,33 @@ class Derived:
         """
         is_unfinished = self.dispatcher.reput_offset < self._log_end
         if is_unfinished:
-            note_dispatched_until(self._root, self.dispatcher.reput_offset, self._disk)
+            DispatchMark(self.dispatcher.reput_offset).write(self._root, self._disk)
         return is_unfinished
 
     def settle(self) -> None:
         """Note where queues end, and where dispatch must continue. Call it once both are flushed. Raises OSError."""
-        if not self.note_unfinished() and self._disk.exists(self._mark):
-            self._disk.remove(self._mark)
-            self._disk.sync_folder(self._mark.parent)
+        if not self.note_unfinished():
+            remove_mark(self._root, self._disk)
         if self._disk.is_folder(
             self._root / NODE_FOLDER
         ):  # without it no node of ours ran: the store stays a Java broker's
             write_ends(self._root, self.queues.queues.values(), self._commit_log.verified_offset, self._disk)
+
+    def _note_opened(self) -> None:
+        """A death from here on is an unclean stop.
+
+        Not earlier: after an unclean stop, fewer damages of queues and index show. Raises OSError.
+        """
+        if not self._disk.exists(self._root / ABORT_FILE):
+            self._disk.touch(self._root / ABORT_FILE)
+            self._disk.sync_folder(self._root)
+
+    def _leave_out_damaged(self, mark: DispatchMark | None, problems: dict[QueueKey, str]) -> None:
+        """An earlier start died before it had set these queues aside. Their files need not show the damage now."""
+        for key in () if mark is None else mark.damaged:
+            if key in self.queues.queues:
+                self.queues.forget(*key)
+                problems[key] = "an earlier start has found that"
 
     def _recover_queues(
         self, log: CommitLog, recovery: Recovery, problems: dict[QueueKey, str], checkpoint: Callable[[], None]
@@ -368,10 +389,10 @@ class Derived:
                 kept_in=str(target),
             )
 
-    def _set_misplaced_aside(self, folders: Sequence[Path]) -> bool:
-        """Move folders of queues below ``rmqha`` that are of the wrong type. Whether there were any. Raises OSError."""
+    def _set_misplaced_aside(self, folders: Sequence[Path]) -> None:
+        """Move folders of queues below ``rmqha`` that are of the wrong type. Raises OSError."""
         if not folders:
-            return False
+            return
         aside = new_folder_aside(self._root, "misplaced-queues", self._disk)
         for folder in folders:
             target = aside / folder.parent.parent.name / folder.parent.name / folder.name
@@ -386,7 +407,6 @@ class Derived:
             topics=", ".join(topics[:TOPICS_TOLD]) + (" and more" if len(topics) > TOPICS_TOLD else ""),
             kept_in=str(aside),
         )
-        return True
 
     def _read_deleted(self) -> DeletedTopicTable:
         """What was deleted. A master's log may have lost its end since: what is put there now was not deleted.
@@ -423,13 +443,16 @@ class Derived:
                 yield
         return found
 
-    def _retire(self, topics: Container[str], folder: Path) -> None:
-        """Take the queues of these topics out of the table, and move their files to a folder. Raises OSError."""
-        keys = [key for key in self.queues.queues if key[0] in topics]
-        for key in keys:
+    def _forget_topics(self, topics: Container[str]) -> None:
+        """Take the queues of these topics out of the table."""
+        for key in [key for key in self.queues.queues if key[0] in topics]:
             self.queues.forget(*key)
             self._known_ends.pop(key, None)
-        retire_topics(self._root, {topic for topic, _ in keys}, folder, self._disk)
+
+    def _retire(self, topics: Sequence[str], folder: Path) -> None:
+        """Forget these topics, and move the files of their queues to a folder. Raises OSError."""
+        self._forget_topics(topics)
+        retire_topics(self._root, topics, folder, self._disk)
 
     def setting_deleted(self, deleted: DeletedTopicTable) -> Steps[Path | None]:
         """From now on this is what was deleted. Queues that have other messages are built again, in steps.
@@ -448,18 +471,18 @@ class Derived:
                 if at:
                     yield
                 some = topics[at : at + TOPICS_RETIRED]
-                self._build_again(frozenset(some), min(rebuilt[topic] for topic in some), folder)
+                self._build_again(some, min(rebuilt[topic] for topic in some), folder)
             return folder
         except OSError:
             self.dispatcher.deleted = former
             raise
 
-    def _build_again(self, topics: Container[str], start: int, folder: Path) -> None:
+    def _build_again(self, topics: Sequence[str], start: int, folder: Path) -> None:
         """Move the queues of these topics to a folder, and dispatch from ``start`` on. Raises OSError."""
         self.queues.write_pending()
         if start < self.dispatcher.reput_offset:
             self._log_end = self._commit_log.verified_offset  # ``note_unfinished`` looks at what is there now
-            note_dispatched_until(self._root, min(start, self._marked()), self._disk)
+            DispatchMark(min(start, self._marked())).write(self._root, self._disk)
         self._retire(topics, folder)
         self.dispatcher.go_back_to(start)
 
@@ -501,7 +524,7 @@ class Derived:
             )
             folders.append(queue.folder)
         self._log_end = self._commit_log.verified_offset  # ``note_unfinished`` looks at what is there now
-        note_dispatched_until(self._root, min(start, self._marked()), self._disk)
+        DispatchMark(min(start, self._marked())).write(self._root, self._disk)
         for key in wrong:
             self.queues.forget(*key)
         self._set_misplaced_aside(folders)
@@ -512,6 +535,8 @@ class Derived:
         aside = new_folder_aside(root, INDEX_FOLDER, self._disk)
         for path, _ in damaged:
             self._disk.rename(path, aside / path.name)
+        for folder in (aside, root / INDEX_FOLDER):  # a file that came back would have keys that new files have too
+            self._disk.sync_folder(folder)
         self._log.error(
             "{problem}; the index is rebuilt from this file on, and {count} old files are kept in {kept_in}",
             event=Event.INDEX_DAMAGED,
@@ -560,11 +585,3 @@ class Derived:
         self.queues.close()
         if self.index is not None:
             self.index.close()
-
-
-def note_dispatched_until(root: Path, offset: int, disk: Disk = DISK) -> None:
-    """Note, durably, that units of messages from ``offset`` on may be missing. Other queues do not show that.
-
-    The next start dispatches from there. Raises OSError.
-    """
-    disk.replace(root / NODE_FOLDER / MARK_FILE, str(offset).encode("ascii"))

@@ -17,6 +17,7 @@ import orjson
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BATCH_UNIT_SIZE
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, new_queue_size
+from rmqha.store.derived.dispatchmark import DispatchMark, remove_mark
 from rmqha.store.derived.geometry import Geometry
 from rmqha.store.derived.index import INDEX_FOLDER, new_geometry
 from rmqha.store.derived.queueends import ends_path
@@ -146,6 +147,7 @@ def remove_if_doubted(root: Path, settings: Settings, disk: Disk = DISK) -> bool
     if not is_doubted(root, disk):
         return False
     note_sizes(root, settings_for_rebuild(root, settings, disk), disk)
+    DispatchMark(0).write(root, disk)
     for name in FOLDERS:
         disk.remove_tree(root / name)
     disk.remove(ends_path(root), missing_ok=True)
@@ -175,10 +177,11 @@ def index_geometry(root: Path, settings: Settings, disk: Disk = DISK) -> Geometr
 def swap(staged: Path, root: Path, settings: Settings) -> None:
     """Move queues and index from ``staged``, where they are on the disk, to ``root``. The old ones go to ``staged``.
 
-    ``settings`` have the sizes of the new files. Old queues go first and new queues come last. So if the process is
-    killed in between there are no queues, and the node builds all of them at its next start. Raises OSError.
+    ``settings`` have the sizes of the new files. If the process is killed in between, the next start of the node builds
+    all of them. Raises OSError.
     """
     note_sizes(root, settings)
+    DispatchMark(0).write(root)
     DISK.remove(ends_path(root), missing_ok=True)
     for name in FOLDERS:
         if os.path.lexists(root / name):  # also a link that leads nowhere
@@ -188,4 +191,5 @@ def swap(staged: Path, root: Path, settings: Settings) -> None:
         if DISK.exists(staged / name):
             DISK.rename(staged / name, root / name)
     DISK.sync_folder(root)
+    remove_mark(root)
     forget_sizes(root)

@@ -17,7 +17,7 @@ from rmqha.store.clamping import clamp_offsets
 from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, drop_offsets, read_deletions
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER
-from rmqha.store.derived.derived import MARK_FILE, note_dispatched_until
+from rmqha.store.derived.dispatchmark import DispatchMark, mark_path
 from rmqha.store.derived.index import INDEX_FOLDER
 from rmqha.store.derived.queueends import ends_path
 from rmqha.store.errors import StoreError
@@ -276,7 +276,7 @@ def _copy_files(plan: CopyPlan, settings: Settings, folder: Path, progress: Prog
         copier.copy(
             source / CHECKPOINT_FILE, folder / CHECKPOINT_FILE, *[(source / CHECKPOINT_FILE).stat().st_size] * 2
         )
-    for path in (ends_path(source), source / NODE_FOLDER / MARK_FILE):  # what the last clean stop noted of the queues
+    for path in (ends_path(source), mark_path(source)):  # what the last clean stop noted of the queues
         if plan.known is not None and path.exists():
             copier.copy(path, folder / NODE_FOLDER / path.name, *[path.stat().st_size] * 2)
     (folder / "commitlog").mkdir()
@@ -334,7 +334,7 @@ def _take_deletions(plan: CopyPlan, folder: Path, then: DeletedTopicTable) -> fr
     if now.deletions:
         plan.deleted.write(config)
     if undeleted:
-        note_dispatched_until(folder, plan.min_offset)
+        DispatchMark(plan.min_offset).write(folder)
     if since:
         topics, offsets = TopicConfigTable.read(config), ConsumerOffsetTable.read(config)
         for topic in since:

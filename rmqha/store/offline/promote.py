@@ -174,9 +174,9 @@ def check_promotable(store: Path, state: NodeState | None, force: bool, disk: Di
         raise NotPromotable(UNFIT[unfit], reason)
 
 
-def check_disk(store: Path) -> None:
+def check_disk(store: Path, disk: Disk = DISK) -> None:
     """Raises NotPromotable if the disk is so full that the promotion could not be noted on it, OSError."""
-    free = DISK.free_bytes(store)
+    free = disk.free_bytes(store)
     if free < MIN_FREE_BYTES:
         reason = f"the disk of {store} is full, with {free} bytes free: make room first. Nothing was changed"
         raise NotPromotable(ExitCode.IO_ERROR, reason)

@@ -6,6 +6,7 @@ is gone, cut off, or set back to an older copy of its keys, requests to it come 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import orjson
 from twisted.logger import LogEvent
@@ -37,10 +38,10 @@ from rmqha.testing.sim.audit import TRANSACTION_TYPE_MASK, TRANSACTION_TYPES, me
 from rmqha.testing.sim.clusternodes import BROKER, CLUSTER, ClusterNode, PromiseQuestion
 from rmqha.testing.sim.coordinator import COORDINATOR, SimCoordinator
 from rmqha.testing.sim.failover import Failover, FailoverOracle
+from rmqha.testing.sim.histories import Recorder
 from rmqha.testing.sim.network import Attempt
 from rmqha.testing.sim.nodes import SimNode, World
 from rmqha.testing.sim.oracle import Put, content
-from rmqha.testing.sim.process import Process
 from rmqha.testing.sim.simulation import MASTER, Config, SlaveConfig
 from rmqha.testing.sim.violation import Violation
 
@@ -134,7 +135,10 @@ class ClusterOracle(FailoverOracle):
         self._forgive()
 
     def _forgive(self) -> None:
-        self.safe = [promised for promised in self.safe if promised.holders]
+        held = [promised for promised in self.safe if promised.holders]
+        if len(held) < len(self.safe) and self._simulation.history is not None:
+            self._simulation.history.note("forgiven")
+        self.safe = held
 
     def _check_timeout(self, put: Put, now: float) -> None:
         """A wait may end early: the leader has lost the lead."""
@@ -211,6 +215,8 @@ class ClusterOracle(FailoverOracle):
         self._served[key] = end
         if start is not None and start < end:
             self._promise(node, f"what consumers have read from {start} to {end}", start, end)
+            if self._simulation.history is not None:
+                self._simulation.history.read(stored.record for stored in messages(node.log, start, end))
 
     def begins_to_lead(self, node: ClusterNode, promotion: Promotion) -> None:
         """The node leads from now on, with this log, unless its lease ended while it made its store a master's."""
@@ -309,6 +315,28 @@ class Cluster(Failover):
             member.coordinator = self.coordinator
         self.coordinator.transact([], [PutKey(PREFIX + CONFIG, encode(CONFIG_OF_CLUSTER))])
 
+    def record(self) -> None:
+        """Take down what clients do: the histories are complete when ``read_all`` was called."""
+        self.history = Recorder(self.clock)
+        self.coordinator.record()
+
+    def write_histories(self, folder: Path, name: str) -> None:
+        """Write ``NAME-queues.jsonl`` and ``NAME-keys.jsonl``."""
+        for history, what in ((self.history, "queues"), (self.coordinator.history, "keys")):
+            assert history is not None, "it was taken down"
+            history.end()
+            history.write(folder / f"{name}-{what}.jsonl")
+
+    def read_all(self, node: ClusterNode) -> None:
+        """At the end a consumer reads all queues of this node."""
+        if self.history is None or node.store is None:
+            return
+        store = node.store
+        for queue in store.derived.queues.queues.values():
+            units = [queue.unit(offset) for offset in range(queue.min_offset, queue.max_offset)]
+            found = [None if unit is None else store.reader.message_at(unit[0]) for unit in units]
+            self.history.read((record for record in found if record is not None), "read-all")
+
     def _make_judge(self) -> ClusterOracle:
         return ClusterOracle(self)
 
@@ -382,11 +410,6 @@ class Cluster(Failover):
         assert isinstance(node, ClusterNode)
         node.lost_power()
         super()._without_power(node)
-
-    def _down(self, node: SimNode, process: Process, reason: str) -> None:
-        super()._down(node, process, reason)
-        assert isinstance(node, ClusterNode)
-        node.agent = None
 
     # Steps
 
@@ -467,7 +490,7 @@ class Cluster(Failover):
         if force:
             self.forced = to
             self.coordinator.truth.settled()
-        self.coordinator.transact([], [PutKey(PREFIX + REQUEST, encode(request))])
+        self.coordinator.write_as_operator(PutKey(PREFIX + REQUEST, encode(request)))
 
     @property
     def leading(self) -> ClusterNode | None:

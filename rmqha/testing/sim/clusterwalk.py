@@ -376,6 +376,7 @@ class ClusterWalk(Steps):
         for node in simulation.members:
             simulation.oracle.check_at_rest(node, clock_is_true=False)
         simulation.judge.check_end(leader)
+        simulation.read_all(leader)
 
     def _is_led(self) -> bool:
         """A node leads, and the coordinator says so: it may have lost its keys while the node led by promises."""

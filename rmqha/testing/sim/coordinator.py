@@ -31,6 +31,7 @@ from rmqha.coordination.interface import (
 from rmqha.coordination.state import KeysAndLeases
 from rmqha.failover.keys import LEADER, SYNC
 from rmqha.testing.keystore import KeyStore
+from rmqha.testing.sim.histories import RecordedCoordinator, Recorder, keys_to_json, transaction_to_json
 from rmqha.testing.sim.network import Network
 from rmqha.testing.sim.process import Process, SortedClock
 
@@ -190,10 +191,25 @@ class SimCoordinator(KeyStore):
         self.watches: list[Watch] = []
         self.truth = Truth()
         self._copies: list[tuple[KeysAndLeases, int]] = []
+        self.history: Recorder | None = None
+        """What clients ask for, if somebody wants to know, up to when it goes back."""
 
-    def client(self, process: Process) -> "SimClient":
+    def record(self) -> None:
+        """Take down what clients ask for from now on."""
+        self.history = Recorder(self.clock)
+        self.history.note("init", revision=self.state.revision, keys=keys_to_json(self.state.keys))
+
+    def write_as_operator(self, *writes: Put | Delete) -> None:
+        """An operator's command writes keys."""
+        done = self.transact([], writes)
+        if self.history is not None:
+            asked = self.history.invoke("transact", **transaction_to_json([], writes))
+            asked.end("ok", succeeded=done.succeeded, revision=done.revision)
+
+    def client(self, process: Process) -> ICoordinator:
         """A client for this process."""
-        return SimClient(self, process)
+        client: ICoordinator = SimClient(self, process)
+        return client if self.history is None else RecordedCoordinator(client, self.history)
 
     @property
     def is_up(self) -> bool:
@@ -290,6 +306,8 @@ class SimCoordinator(KeyStore):
     def _set(self, state: KeysAndLeases, write: int, is_same: bool) -> None:
         what = "goes back under its id" if is_same else "is set back"
         self.say(COORDINATOR, f"{what} from revision {self.state.revision} to {state.revision}")
+        if self.history is not None:
+            self.history.end()
         if not is_same:
             self.cluster_id += 1
         self.truth.gone_back(write, is_same)

@@ -38,6 +38,10 @@ CONVERGENCE_SECONDS = 900.0
 MAX_SYSTEM_CALLS = 60
 """More than a promotion or a rewind of such a small store makes."""
 MAX_ATTEMPTS = 8
+FAULTS = {"cut": 1.0, "kill": 0.7, "kill_within": 0.5, "lose_power": 0.5, "block": 0.7}
+"""Steps, and how often they are taken."""
+FEATURES = ("consume", "die_in_a_command", "cut_a_command")
+"""Consumers commit offsets; nodes die within promotions and rewinds, or their lines are cut."""
 REWINDING = SlaveOptions(on_diverged=OnFork.REWIND, on_ahead=OnFork.REWIND)
 
 
@@ -316,8 +320,8 @@ class FailoverOracle(Oracle):
 
 def _in_sync(leader: SimNode) -> set[str]:
     """The addresses of the slaves that the leader itself calls in sync."""
-    confirming = None if leader.serving is None else leader.serving.factory.confirming
-    return set() if confirming is None else {slave.identity for slave in confirming.in_sync}
+    policy = None if leader.serving is None else leader.serving.factory.read_policy
+    return set() if policy is None else {slave.identity for slave in policy.in_sync}
 
 
 def _is_kept(node: SimNode, start: int, written: bytes) -> bool:
@@ -455,7 +459,7 @@ class Failover(Simulation):
 
 
 class FailoverWalk(Steps):
-    """One run: twice around, with faults."""
+    """One run: twice around. Half of the seeds know only some of the faults: each is seen without others too."""
 
     simulation: Failover
 
@@ -464,8 +468,8 @@ class FailoverWalk(Steps):
         self.simulation = Failover(_config(random, seed % 3 == 0), random.getrandbits(32))
         self._body_bytes = random.choice((100, 900, 2500))
         self._kinds = random.choice(((Kind.PLAIN,), (Kind.PLAIN, Kind.TAGGED), tuple(Kind)))
-        self._is_faulty = random.random() < 0.8
-        """Whether commands die, nodes too, and lines are cut."""
+        self._known = _swarm(seed) if random.random() < 0.8 else frozenset({"consume"})
+        """What may happen in this seed, of ``FAULTS`` and ``FEATURES``."""
 
     def run(self) -> None:
         """All steps, and the end. Raises Violation."""
@@ -488,17 +492,10 @@ class FailoverWalk(Steps):
             self._resolve: 8.0,
             self._flush: 12.0,
             self._pause: 5.0,
-            self._consume: 3.0,
+            **({self._consume: 3.0} if "consume" in self._known else {}),
             self._start: 3.0,
+            **{getattr(self, f"_{fault}"): weight for fault, weight in FAULTS.items() if fault in self._known},
         }
-        if self._is_faulty:
-            weights |= {
-                self._cut: 1.0,
-                self._kill: 0.7,
-                self._kill_within: 0.5,
-                self._lose_power: 0.5,
-                self._block: 0.7,
-            }
         for _ in range(number):
             self.random.choices(list(weights), list(weights.values()))[0]()
             self.simulation.advance(0.001)
@@ -554,7 +551,8 @@ class FailoverWalk(Steps):
 
     def _calls(self) -> int | None:
         """After how many system calls the next thing dies, None for never."""
-        return self.random.randint(0, MAX_SYSTEM_CALLS) if self._is_faulty and self.random.random() < 0.5 else None
+        dies = "die_in_a_command" in self._known and self.random.random() < 0.5
+        return self.random.randint(0, MAX_SYSTEM_CALLS) if dies else None
 
     def _arm(self, node: SimSlave, calls: int | None) -> None:
         if node.process is not None and calls is not None:
@@ -612,7 +610,7 @@ class FailoverWalk(Steps):
 
     def _finish(self, node: SimSlave, done: Callable[[], bool]) -> None:
         """Go on until it is done, cutting its lines at times."""
-        if self._is_faulty and self.random.random() < 0.3:
+        if "cut_a_command" in self._known and self.random.random() < 0.3:
             for _ in range(self.random.randint(1, 12)):
                 self.random.choice((self._deliver, self._resolve, self._flush, self._deliver))()
                 self.simulation.advance(0.001)
@@ -761,7 +759,7 @@ class FailoverWalk(Steps):
     def _rewind_back(self, node: SimSlave, leader: SimSlave) -> None:
         self.simulation.follow(node, leader, REWINDING)
         if promoted_role(node.configured.store_path_root_dir, node.disk) is not None:
-            self._is_faulty = False
+            self._known = frozenset()
             self._rewind(node, leader, for_sure=True)
 
     def _all_follow(self) -> bool:
@@ -785,12 +783,19 @@ class FailoverWalk(Steps):
         """Without the remoting port a slave does not learn that its master's log is shorter: the operator does."""
         if slave.remoting or slave.verdict is not None or self.simulation.oracle.fits(slave, leader):
             return
-        self._is_faulty = False
+        self._known = frozenset()
         self.simulation.kill(slave.name)
         self._rewind(slave, leader)
         if self.simulation.judge.has_nothing_in_common(slave, leader):
             self.simulation.wipe(slave.name)
         self.simulation.start(slave.name)
+
+
+def _swarm(seed: int) -> frozenset[str]:
+    """Everything in half of the seeds, and some of it in the others. A generator of its own: the walk draws as ever."""
+    random, everything = Random(f"swarm {seed}"), (*FAULTS, *FEATURES)
+    known = everything if random.random() < 0.5 else random.sample(everything, random.randint(0, len(everything)))
+    return frozenset(known)
 
 
 def _config(random: Random, reads_confirmed: bool) -> Config:

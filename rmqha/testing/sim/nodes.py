@@ -1,6 +1,6 @@
 """Nodes of a simulation: the real services of each role, on a disk, a network and a clock in memory."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -10,12 +10,12 @@ from typing import Any
 from twisted.internet.defer import Deferred, execute, succeed
 from twisted.internet.error import ConnectError, ConnectionClosed, TimeoutError
 from twisted.internet.interfaces import IStreamClientEndpoint
-from twisted.internet.task import Clock, deferLater
+from twisted.internet.task import Clock
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
-from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
@@ -24,30 +24,24 @@ from rmqha.ha.slave.replica import MasterView
 from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.node.replicating import (
-    REWIND_PAUSE_SECONDS,
-    CannotRepair,
-    Machine,
-    Replicating,
-    StoreOpening,
-    reopen_as_master,
-    rewind_slave,
-    role_to_run,
-    state_of_log,
-)
+from rmqha.kit.wallclock import IWallClock
+from rmqha.net.endpoints import ToldEndpoint
+from rmqha.node.core import RoleChanger
+from rmqha.node.interfaces import IHost, IOpenNode
+from rmqha.node.plan import NodePlan
+from rmqha.node.replicating import CannotRepair, Replicating, state_of_log
 from rmqha.settings.settings import BrokerRole, Settings, make_settings
 from rmqha.store.epochs import promoted_role
 from rmqha.store.errors import StoreError
 from rmqha.store.examining import examine_store, open_log
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.recovery import Examination, LogDamaged, MayCut
+from rmqha.store.log.recovery import LogDamaged, MayCut
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import NotPromotable, Promotion, check_promotable, plan_promotion, promote
-from rmqha.store.offline.rewind import needs_rewind, rewind, tail_of
-from rmqha.store.opening import OpeningStopped
+from rmqha.store.offline.rewind import Rewound, needs_rewind, rewind, tail_of
 from rmqha.testing.sim.audit import DELAY_SECONDS
 from rmqha.testing.sim.disk import SimDisk
 from rmqha.testing.sim.network import Network
@@ -101,6 +95,230 @@ class World:
     down: Callable[["SimNode", Process, str], None]
 
 
+@implementer(IWallClock)
+class WallClockOfWorld:
+    """The time of day of all nodes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now_ms(self) -> int:
+        return self._world.now_ms()
+
+
+@implementer(IOpenNode)
+class SimOpenNode:
+    """The services of a node over its open store."""
+
+    def __init__(self, host: "SimHost", store: MessageStore) -> None:
+        self._host = host
+        self._node = node = host.node
+        self._plan = host.core.plan
+        self.store = store
+        self.slave: HASlaveService | None = None
+        self.serving: LogServing | None = None
+        self.replicating = Replicating(store, self._plan.settings, host)
+        self.schedule = ScheduleMessageService(
+            store.root / CONFIG_FOLDER, store, self._plan.settings, host.clock, WallClockOfWorld(node.world)
+        )
+        """What delivers delayed messages while it is a master, and takes its master's delay offsets otherwise."""
+
+    def start(self) -> None:
+        """Start the services."""
+        plan, host, node = self._plan, self._host, self._node
+        leadership = None if plan.member is None else plan.member.leadership
+        check = SlaveCheck(host.clock, node.allow_list)
+        self.serving = self.replicating.serve_slaves(check, MAX_CONNECTIONS, leadership)
+        self.serving.factory.doStart()
+        self.schedule.startService()
+        if isinstance(node, SimSlave) and not node.is_master:
+            self.slave = self.replicating.follow(
+                plan.slave,
+                MasterAccess(host.endpoint_of_master(), host.ask_master(), lambda: node.master_name),
+                finished=host.leave,
+                in_state=node.in_state,
+                rewind=host.core.start_rewind,
+            )
+            self.slave.startService()
+        self.replicating.keep_state(self.state).startService()
+
+    @property
+    def has_no_room(self) -> bool:
+        return self._node.is_full
+
+    def state(self) -> NodeState:
+        return self._node.state()
+
+    def stop(self) -> Deferred[None]:
+        return self.stop_following().addCallback(lambda _: self._stop_others())
+
+    def stop_following(self) -> Deferred[None]:
+        slave = self.slave
+        return succeed(None) if slave is None or not slave.running else slave.stopService()
+
+    def _stop_others(self) -> Deferred[None]:
+        serving, state_file = self.serving, self.replicating.state_file
+        assert serving is not None
+        assert state_file is not None
+
+        def undelivered(_: object) -> Deferred[None]:
+            self.store.end_puts()
+            serving.factory.close_connections()
+            serving.factory.doStop()
+            return state_file.stopService()
+
+        return self.schedule.stopService().addCallback(undelivered)
+
+    def close_store(self) -> Deferred[None]:
+        return self.store.close(self.replicating.flusher, self.state)
+
+    def closed(self) -> None:
+        self._node.world.closed(self._node)
+        self._host.opened = None
+
+    def register_as_slave(self, broker_id: int) -> None:
+        pass  # there are no name servers
+
+    def fence(self, broker_id: int) -> None:
+        self._node.say("is fenced")
+        self.store.end_puts()
+        if self.serving is not None:
+            self.serving.factory.close_connections()
+
+    def stop_problems(self) -> list[str]:
+        return []
+
+
+@implementer(IHost)
+class SimHost:
+    """A process of a simulated machine: a node runs there, as a real one runs in a real process."""
+
+    core: RoleChanger
+
+    def __init__(self, node: "SimNode", process: Process) -> None:
+        self.node = node
+        self.process = process
+        self.clock = process.clock
+        self.disk = node.disk
+        self.now_ms = node.world.now_ms
+        self.opened: SimOpenNode | None = None
+        self._was_open = False
+
+    def run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
+        """The first opening of the store takes no time, unless the log is repaired."""
+        return self.process.run_in_thread(function) if self._was_open else execute(function)
+
+    def disk_failed(self, failure: Failure) -> None:
+        if failure.check(OSError):
+            self.clock.callLater(0, self.process.die, f"exit {ExitCode.IO_ERROR.value}: {failure.getErrorMessage()}")
+
+    def use(self, plan: NodePlan) -> None:
+        self.node.use(plan)
+
+    async def run_before_open(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+    async def prepare(self) -> None:
+        pass
+
+    def way_to_master(self) -> IStreamClientEndpoint | None:
+        return None if self.node.is_master else self.core.plan.master
+
+    def endpoint_of_master(self) -> IStreamClientEndpoint:
+        """The way to the master; one that leads nowhere yet for a slave of nobody."""
+        return self.core.plan.master or ToldEndpoint(self.clock)
+
+    def ask_master(self) -> Callable[[bool], Awaitable[MasterView]] | None:
+        """What asks the master's remoting port; None if the slave does not know that port."""
+        node = self.node
+        if not isinstance(node, SimSlave) or not node.remoting or self.core.plan.master is None:
+            return None
+        return lambda with_size: node.world.network.ask(self.process, node.master_name)
+
+    async def open_store(self, opening: Awaitable[MessageStore]) -> MessageStore:
+        """Do what an operator does who has no replica, or one that cannot help: go on without the bad bytes.
+
+        No simulated disk takes back what was flushed, unless it rots, so that only unflushed bytes are cut by that: the
+        oracle looks. Raises StoreError, OSError.
+        """
+        try:
+            return await opening
+        except (LogDamaged, CannotRepair) as error:
+            if self._was_open:
+                raise
+            node = self.node
+            node.say(f"is opened by force: {error}")
+            node.world.not_repaired(node)
+            return MessageStore(node.settings, may_cut=MayCut.ANYTHING, disk=node.disk, now_ms=node.world.now_ms)
+
+    async def run(self, store: MessageStore) -> SimOpenNode:
+        self._was_open = True
+        self.opened = SimOpenNode(self, store)
+        found = store.recovery
+        problem = f", {found.problem}" if found.problem else ""
+        self.node.say(f"recovered {found.min_offset}..{found.end}, checked from {found.checked_from}{problem}")
+        self.opened.start()
+        return self.opened
+
+    def started(self) -> None:
+        self.node.world.opened(self.node)
+
+    async def find_fork(self) -> Fork:
+        node = self.node
+        assert isinstance(node, SimSlave)
+        assert self.opened is not None
+        store = self.opened.store
+        node.say("looks for the place where its log and its master's part")
+        try:
+            end, doubted = store.commit_log.verified_offset, store.node_state.unproved_from
+            fork = await node.find_fork(self.process, self.endpoint_of_master(), store.commit_log, end, doubted)
+        except Exception as error:  # the core tells it to a log that nobody reads here
+            node.say(f"is not rewound: {error}")
+            raise
+        if fork.offset < fork.our_end:
+            node.world.rewinding(node, fork)
+        return fork
+
+    def rewound(self, fork: Fork, done: Rewound) -> None:
+        assert isinstance(self.node, SimSlave)
+        self.node.world.rewound(self.node)
+
+    def promoted(self, promotion: Promotion) -> None:
+        self.node.world.promoted(self.node, promotion)
+
+    def stop_waiting(self) -> None:
+        pass  # whom it waits for, answers or is gone
+
+    async def stop_services(self) -> None:
+        if self.opened is not None:
+            await self.opened.stop()
+
+    async def flushed(self) -> None:
+        await self.node.flushed()
+
+    def leave(self, code: ExitCode, reason: str) -> None:
+        """A slave's work is done, or it cannot go on."""
+        self.process.die(f"exit {code.value}: {reason}")
+
+    def stop_with(self, code: ExitCode, reason: str) -> None:
+        found = f"{CORRUPT}: {reason}" if code is ExitCode.CORRUPT else f"exit {code.value}: {reason}"
+        self.clock.callLater(0, self.process.die, found)
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether the role changes, or the log is rewound, also while the node is to stop."""
+        return self._was_open and self.core.is_working
+
+    async def stop(self) -> None:
+        """As for SIGTERM: the process ends when all is flushed, or the repair is given up."""
+        await self.node.leave()
+        await self.core.stop()
+        if self.opened is None:
+            self.process.die("stopped before its store was open")
+        else:
+            self.clock.callLater(0, self.process.die, "stopped")
+
+
 class SimNode:
     """A machine with a disk, and the process that runs on it, if one does.
 
@@ -123,17 +341,30 @@ class SimNode:
         self.disk = SimDisk(world.random)
         self.power = True
         self.process: Process | None = None
-        self.store: MessageStore | None = None
-        self.replicating: Replicating | None = None
-        self._opening: StoreOpening | None = None
-        self.schedule: ScheduleMessageService | None = None
-        """What delivers delayed messages while it is a master, and takes its master's delay offsets otherwise."""
-        self._allow_list = allow_list
+        self.host: SimHost | None = None
+        """The node in the process."""
+        self.allow_list = allow_list
         self.stopping = False
-        self.is_changing = False
-        """Whether it is being promoted or rewound, by itself or by a command."""
+        self.is_full = False
+        """Whether retention calls its disk too full to take messages."""
+        self.runs_command = False
         self.world = world
         self.say: Callable[[str], None] = partial(world.say, name)
+
+    @property
+    def core(self) -> RoleChanger | None:
+        """What opens its store, and changes its role, in its process."""
+        return None if self.process is None or self.host is None else self.host.core
+
+    @property
+    def opened(self) -> SimOpenNode | None:
+        """What runs over its open store."""
+        return None if self.host is None else self.host.opened
+
+    @property
+    def store(self) -> MessageStore | None:
+        """Its store, while that is open."""
+        return None if self.opened is None else self.opened.store
 
     @property
     def log(self) -> CommitLog:
@@ -144,7 +375,12 @@ class SimNode:
     @property
     def serving(self) -> LogServing | None:
         """What serves the log, while the node runs."""
-        return None if self.replicating is None else self.replicating.serving
+        return None if self.process is None or self.opened is None else self.opened.serving
+
+    @property
+    def schedule(self) -> ScheduleMessageService | None:
+        """What delivers delayed messages, while the node runs."""
+        return None if self.process is None or self.opened is None else self.opened.schedule
 
     @property
     def is_master(self) -> bool:
@@ -156,95 +392,49 @@ class SimNode:
         """Whether its store is open and its services run."""
         return self.process is not None and self.store is not None
 
-    def start(self, system_calls_until_death: int | None = None) -> None:
-        """Start a process: recovery, a repair if need be, then the services."""
-        assert self.process is None, "it runs already"
-        self.power, self.stopping, self.is_changing = True, False, False
-        self.process = process = Process(self.name, self.world.clock, self._died, lambda: self.power)
-        process.system_calls_until_death = system_calls_until_death
-        self.disk.system_call = process.system_call
-        process.call(self._open, process)
-
-    def _open(self, process: Process) -> None:
-        """Open the store. That takes no time, unless it is repaired."""
-        self.settings = self._settings_to_run()
-        machine = Machine(process.clock, execute, self._disk_failed, self.disk, self.world.now_ms)
-        self._opening = StoreOpening(self.settings, machine, partial(self._way_to_master, process))
-        opened = Deferred.fromCoroutine(self._opening.run())
-        opened.addErrback(self._open_by_force)
-        opened.addCallback(lambda store: process.call(self._opened, process, store))
-        opened.addErrback(partial(self._cannot_open, process))
-
-    def _settings_to_run(self) -> Settings:
-        """With the role of a promotion."""
-        return role_to_run(self.configured, self.disk)
-
-    def _way_to_master(self, process: Process) -> IStreamClientEndpoint | None:
-        """Where a slave repairs its log from."""
-        return None
-
-    def _open_by_force(self, failure: Failure) -> MessageStore:
-        """Do what an operator does who has no replica, or one that cannot help: go on without the bad bytes.
-
-        No simulated disk takes back what was flushed, unless it rots, so that only unflushed bytes are cut by that: the
-        oracle looks. Raises StoreError, OSError.
-        """
-        failure.trap(LogDamaged, CannotRepair)
-        self.say(f"is opened by force: {failure.getErrorMessage()}")
-        self.world.not_repaired(self)
-        return MessageStore(self.settings, may_cut=MayCut.ANYTHING, disk=self.disk, now_ms=self.world.now_ms)
-
-    def _cannot_open(self, process: Process, failure: Failure) -> None:
-        if not process.alive or failure.check(ProcessDied):
-            return
-        if failure.check(OpeningStopped):
-            process.die("stopped before its store was open")
-        elif failure.check(OSError):
-            process.die(f"cannot open the store: {failure.getErrorMessage()}")
-        elif failure.check(StoreError):
-            process.die(f"{CORRUPT}: {failure.getErrorMessage()}")
-        else:
-            self.world.note(failure.getTraceback())
-
-    def _opened(self, process: Process, store: MessageStore) -> None:
-        self.store = store
-        machine = Machine(process.clock, process.run_in_thread, self._disk_failed, self.disk, self.world.now_ms)
-        self.replicating = replicating = Replicating(store, self.settings, machine)
-        found = store.recovery
-        problem = f", {found.problem}" if found.problem else ""
-        self.say(f"recovered {found.min_offset}..{found.end}, checked from {found.checked_from}{problem}")
-        self.run(process, replicating)
-        replicating.keep_state(self.state).startService()
-        self.world.opened(self)
-
-    def run(self, process: Process, replicating: Replicating) -> None:
-        """Start the services."""
-        check = SlaveCheck(process.clock, self._allow_list)
-        serving = replicating.serve_slaves(check, MAX_CONNECTIONS, self._leadership())
-        serving.factory.doStart()
-        assert self.store is not None
-        folder, now_ms = self.store.root / CONFIG_FOLDER, self.world.now_ms
-        self.schedule = ScheduleMessageService(folder, self.store, self.settings, process.clock, now_ms)
-        self.schedule.startService()
-
-    def _leadership(self) -> Leadership | None:
-        """The right to lead, with automatic failover."""
-        return None
+    @property
+    def is_changing(self) -> bool:
+        """Whether it is being promoted or rewound, by itself or by a command."""
+        if self.process is None:
+            return False
+        return self.runs_command or (self.host is not None and self.host.is_changing)
 
     @property
     def repairs(self) -> bool:
         """Whether a process runs that has not opened its store yet: it repairs it."""
         return self.process is not None and self.store is None and not self.is_changing
 
+    def start(self, system_calls_until_death: int | None = None) -> None:
+        """Start a process: recovery, a repair if need be, then the services."""
+        assert self.process is None, "it runs already"
+        self.power, self.stopping, self.runs_command = True, False, False
+        self.process = process = Process(self.name, self.world.clock, self._died, lambda: self.power)
+        process.system_calls_until_death = system_calls_until_death
+        self.disk.system_call = process.system_call
+        self.host = host = SimHost(self, process)
+        self.make_core(host)
+        process.call(self.open, host)
+
+    def make_core(self, host: SimHost) -> None:
+        """Make what runs in a new process."""
+        host.core = RoleChanger(self.plan(host.process), host)
+
+    def use(self, plan: NodePlan) -> None:
+        """Its process opens the store as the plan says, the next time."""
+        self.settings = plan.settings
+
+    def open(self, host: SimHost) -> None:
+        """Start to open the store."""
+        host.core.open()
+
+    def plan(self, process: Process) -> NodePlan:
+        """What it is configured to be, in this process."""
+        return NodePlan(self.configured)
+
     def state(self) -> NodeState:
         """What it writes into its state.json now."""
         assert self.store is not None, "the node is down"
         return replace(state_of_log(self.store, self.settings, self.serving), state="RUNNING")
-
-    def _disk_failed(self, failure: Failure) -> None:
-        reason = f"exit {ExitCode.IO_ERROR.value}: {failure.getErrorMessage()}"
-        if self.process is not None and failure.check(OSError):
-            self.process.clock.callLater(0, self.process.die, reason)
 
     def build_protocol(self, addr: Any) -> HAMasterProtocol | None:
         """Somebody connects to the HA port."""
@@ -261,50 +451,30 @@ class SimNode:
     def stop(self) -> None:
         """Stop as for SIGTERM; the process ends when all is flushed, or the repair is given up."""
         assert self.process is not None
-        assert self._opening is not None
+        assert self.host is not None
         self.stopping = True
-        if self.store is None:
-            self.process.call(self._opening.stop)
-        else:
-            self.process.call(self._stop, self.process, self.store)
+        self.process.call(self._stop, self.host)
 
-    def _stop(self, process: Process, store: MessageStore) -> None:
-        self._stop_services(store).addCallback(lambda _: process.call(self._close, process, store))
+    def _stop(self, host: SimHost) -> None:
+        Deferred.fromCoroutine(host.stop()).addErrback(partial(self.failed, host.process))
 
-    def _stop_services(self, store: MessageStore) -> Deferred[None]:
-        assert self.replicating is not None
-        serving, state_file = self.replicating.serving, self.replicating.state_file
-        assert serving is not None
-        assert state_file is not None
-        assert self.schedule is not None
+    def failed(self, process: Process, failure: Failure) -> None:
+        """What the process did has ended with an error that it should have dealt with."""
+        if process.alive and failure.check(ProcessDied) is None:
+            self.world.note(failure.getTraceback())
 
-        def undelivered(_: object) -> Deferred[None]:
-            store.end_puts()
-            serving.factory.close_connections()
-            serving.factory.doStop()
-            return state_file.stopService()
+    async def leave(self) -> None:
+        """The node is to stop."""
 
-        return self.schedule.stopService().addCallback(undelivered)
-
-    def _close(self, process: Process, store: MessageStore) -> None:
-        assert self.replicating is not None
-        closing = store.close(self.replicating.flusher, self.state)
-        closing.addCallback(lambda _: None if store.is_broken else self._note_flushed(process))
-        closing.addCallbacks(
-            lambda _: process.clock.callLater(0, process.die, "stopped"),
-            lambda failure: process.clock.callLater(0, process.die, f"exit 8: {failure.getErrorMessage()}"),
-        )
-
-    def _note_flushed(self, process: Process) -> Deferred[None]:
+    async def flushed(self) -> None:
         """The store is closed, and all of it is on the disk."""
-        return succeed(None)
 
     def _died(self, process: Process, reason: str) -> None:
-        self.process = self.replicating = self._opening = self.schedule = None
-        self.is_changing = False
+        self.process = None
+        self.runs_command = False
         self.disk.locks.clear()
         self.world.down(self, process, reason)
-        self.store = None
+        self.host = None
 
 
 class SimSlave(SimNode):
@@ -315,7 +485,6 @@ class SimSlave(SimNode):
         self.is_promotable = False
         """Whether its store was a slave's when an operator began to promote it."""
         self.verdict: str | None = None
-        self._next_rewind = 0.0
         self.master_name = master_name
         self.options = options
         self.remoting = remoting
@@ -323,17 +492,14 @@ class SimSlave(SimNode):
     @property
     def service(self) -> HASlaveService | None:
         """What copies the master's log, while the node runs."""
-        return None if self.replicating is None else self.replicating.slave
-
-    def _way_to_master(self, process: Process) -> IStreamClientEndpoint | None:
-        return None if self.is_master else self._endpoint_of_master(process)
-
-    def _endpoint_of_master(self, process: Process) -> IStreamClientEndpoint:
-        return self.world.network.endpoint(process, self.master_name)
+        return None if self.process is None or self.opened is None else self.opened.slave
 
     def start(self, system_calls_until_death: int | None = None) -> None:
-        self.verdict, self._next_rewind = None, 0.0
+        self.verdict = None
         super().start(system_calls_until_death)
+
+    def plan(self, process: Process) -> NodePlan:
+        return NodePlan(self.configured, self.options, self.world.network.endpoint(process, self.master_name))
 
     def state(self) -> NodeState:
         slave, state = self.service, super().state()
@@ -352,118 +518,30 @@ class SimSlave(SimNode):
             verdict=self.verdict,
         )
 
-    def _in_state(self, state: ReplicaState) -> None:
+    def in_state(self, state: ReplicaState) -> None:
+        """Its replica is in this state now."""
         if state in VERDICTS:
             self.verdict = state.name
         elif state in (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC):
             self.verdict = None
 
-    def run(self, process: Process, replicating: Replicating) -> None:
-        super().run(process, replicating)
-        if self.is_master:
-            return
-        network = self.world.network
-        ask = (lambda with_size: network.ask(process, self.master_name)) if self.remoting else None
-        endpoint = self._endpoint_of_master(process)
-        slave = replicating.follow(
-            self.options,
-            MasterAccess(endpoint, ask, lambda: self.master_name),
-            finished=lambda code, reason: process.die(f"exit {code.value}: {reason}"),
-            in_state=self._in_state,
-            rewind=self._start_rewind,
-        )
-        slave.startService()
-
-    def _stop(self, process: Process, store: MessageStore) -> None:
-        self._stop_services(store).addCallback(lambda _: process.call(self._close, process, store))
-
-    def _stop_services(self, store: MessageStore) -> Deferred[None]:
-        stopped = succeed(None) if self.service is None else self.service.stopService()
-        return stopped.addCallback(lambda _: SimNode._stop_services(self, store))
-
     def configure_role(self, role: BrokerRole) -> None:
         """The next start is in this role, unless a promotion says otherwise."""
         self.configured = replace(self.configured, broker_role=role)
 
-    # Promotion and rewind: what Node does around the store. Both end with services that run, or with the process.
-
     def promote(self, role: BrokerRole) -> None:
         """What an order of rmqha promote does to a node that runs."""
-        assert self.process is not None
-        self.process.call(self._change, self.process, partial(self._promote, self.process, role))
+        assert self.host is not None
+        self.host.process.call(self._promote, self.host, role)
 
-    def _start_rewind(self) -> bool:
-        process = self.process
-        assert process is not None
-        if self.is_changing or self.stopping or process.clock.seconds() < self._next_rewind:
-            return False
-        self._next_rewind = process.clock.seconds() + REWIND_PAUSE_SECONDS
-        self._change(process, partial(self._rewind, process))
-        return True
+    def _promote(self, host: SimHost, role: BrokerRole) -> None:
+        core = host.core
+        done = core.change(core.become_master(core.plan.as_master(role)))
+        done.addErrback(lambda failure: None if failure.check(OSError) else self.failed(host.process, failure))
 
-    def _change(self, process: Process, change: Callable[[], Coroutine[Any, Any, MessageStore]]) -> None:
-        self.is_changing = True
-        changed = Deferred.fromCoroutine(change())
-        changed.addCallback(partial(self._changed, process))
-        changed.addErrback(partial(self._cannot_open, process))
-
-    def _changed(self, process: Process, store: MessageStore) -> None:
-        self.is_changing = False
-        process.call(self._opened, process, store)
-        if self.stopping:
-            process.call(self._stop, process, store)
-
-    async def _close_to_open_again(self) -> None:
-        store, replicating = self.store, self.replicating
-        assert store is not None
-        assert replicating is not None
-        await store.close(replicating.flusher, self.state)
-        if store.is_broken:
-            raise OSError("the disk refused the last flush")
-        self.world.closed(self)
-        self.store = self.replicating = self.schedule = None
-
-    async def _promote(self, process: Process, role: BrokerRole) -> MessageStore:
-        before, store, machine = self.state(), self.store, self._machine_of(process)
-        assert store is not None
-        await self._stop_services(store)
-
-        def opening(known: Examination) -> StoreOpening:
-            self.settings = replace(self.settings, broker_role=role, broker_id=0, ha_master_address="")
-            return StoreOpening(self.settings, machine, known_log=known)
-
-        opened, promotion = await reopen_as_master(store, self._close_to_open_again, opening, role, before, machine)
-        self.world.promoted(self, promotion)
-        return opened
-
-    async def _rewind(self, process: Process) -> MessageStore:
-        store, machine = self.store, self._machine_of(process)
-        assert store is not None
-        await deferLater(process.clock, 0)
-        await self._stop_services(store)
-        self.say("looks for the place where its log and its master's part")
-
-        async def find_fork() -> Fork | None:
-            try:
-                end, doubted = store.commit_log.verified_offset, store.node_state.unproved_from
-                fork = await self.find_fork(process, store.commit_log, end, doubted)
-            except ProcessDied:
-                raise
-            except Exception as error:  # as Node does: the slave tries again
-                self.say(f"is not rewound: {error}")
-                return None
-            if fork.offset < fork.our_end:
-                self.world.rewinding(self, fork)
-            return fork
-
-        await rewind_slave(self.settings, find_fork, self._close_to_open_again, machine)
-        self.world.rewound(self)
-        return await StoreOpening(self.settings, machine, partial(self._way_to_master, process)).run()
-
-    def _machine_of(self, process: Process) -> Machine:
-        return Machine(process.clock, process.run_in_thread, self._disk_failed, self.disk, self.world.now_ms)
-
-    async def find_fork(self, process: Process, log: CommitLog, end: int, doubted_from: int | None) -> Fork:
+    async def find_fork(
+        self, process: Process, endpoint: IStreamClientEndpoint, log: CommitLog, end: int, doubted_from: int | None
+    ) -> Fork:
         """Where this log and the master's part."""
         network, clock = self.world.network, process.clock
 
@@ -472,7 +550,6 @@ class SimSlave(SimNode):
             return MasterRange(view.min_offset or 0, view.max_offset or 0, is_ours=True, settling_seconds=0.0)
 
         ask = ask_range if self.remoting else None
-        endpoint = self._endpoint_of_master(process)
         return await find_fork_with_master(log, end, endpoint, ask, clock, doubted_from=doubted_from)
 
     # Commands, on a store whose node is stopped
@@ -482,7 +559,7 @@ class SimSlave(SimNode):
         assert self.process is None, "its node runs"
         self.power, self.stopping = True, False
         self.process = process = Process(self.name, self.world.clock, self._died, lambda: self.power)
-        self.is_changing, process.system_calls_until_death = True, calls
+        self.runs_command, process.system_calls_until_death = True, calls
         self.disk.system_call = process.system_call
         self.say(f"rmqha {name}")
 
@@ -522,9 +599,10 @@ class SimSlave(SimNode):
             MessageStore(settings, may_cut=MayCut.ANYTHING, disk=disk, now_ms=self.world.now_ms).close_now()
             examined = examine_store(settings, disk=disk)
         log = open_log(settings, owned=False, disk=disk)
+        endpoint = self.world.network.endpoint(process, self.master_name)
         try:
             doubted = None if state is None else state.doubted_from(examined.clean_stop, examined.checked_from)
-            fork = await self.find_fork(process, log, examined.found.end, doubted)
+            fork = await self.find_fork(process, endpoint, log, examined.found.end, doubted)
             tail = tail_of(log, fork, 0 if state is None else state.confirmed_offset)
         finally:
             log.close()

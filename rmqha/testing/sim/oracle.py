@@ -93,7 +93,7 @@ class Oracle:
             began_anew = node.disk.folders_renamed != self.seen(node).folders_renamed
             promise = Promise() if began_anew else _promise(node.store.commit_log)
             self.seen(node).promise = promise
-            if node.is_master:
+            if node.is_master and node.name in self._written:  # else it is just being opened, with a violation
                 self._note_growth(node)
 
     def lost_power(self, node: SimNode, now: float) -> None:

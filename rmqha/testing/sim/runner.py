@@ -58,6 +58,9 @@ def _arguments() -> argparse.Namespace:
         "--progress", type=Path, metavar="FILE", help="goes on from what this file says, and notes more"
     )
     parser.add_argument("--trace", action="store_true", help="show what happened, of every seed")
+    parser.add_argument(
+        "--histories", type=Path, metavar="FOLDER", help="of the story cluster: what clients asked and were answered"
+    )
     return parser.parse_args()
 
 
@@ -110,9 +113,9 @@ def _prepare() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run(story: Story, keeps_trace: bool, seed: int) -> Outcome:
+def _run(story: Story, keeps_trace: bool, histories: Path | None, seed: int) -> Outcome:
     gc.disable()
-    outcome = run_seed(seed, story)
+    outcome = run_seed(seed, story, histories)
     if seed % SEEDS_PER_COLLECTION == 0:
         gc.collect()
     return outcome if keeps_trace or outcome.violation else outcome.without_trace()
@@ -180,7 +183,9 @@ def main() -> int:
         return ExitCode.USAGE
     if progress.done is not None:
         print(f"goes on after seed {progress.done}", flush=True)
-    run = partial(_run, arguments.story, arguments.trace)
+    if arguments.histories is not None:
+        arguments.histories.mkdir(parents=True, exist_ok=True)
+    run = partial(_run, arguments.story, arguments.trace, arguments.histories)
     try:
         with _outcomes(run, arguments.seeds.after(progress.done), arguments.jobs) as outcomes:
             for outcome in outcomes:

@@ -23,6 +23,7 @@ from twisted.python.failure import Failure
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.node.core import RoleChanger
 from rmqha.settings.settings import FlushDiskType
 from rmqha.store.examining import CHECKPOINT_FILE, examine_store, open_log
 from rmqha.store.log.commitlog import CommitLog
@@ -32,6 +33,7 @@ from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion
 from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, Stored, messages, undelivered
+from rmqha.testing.sim.histories import Recorder
 from rmqha.testing.sim.network import Attempt, Connecting, End, Network, Question
 from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave, World
 from rmqha.testing.sim.oracle import Oracle, Put
@@ -104,6 +106,8 @@ class Simulation:
         self.trace: list[str] = []
         self._wall_clock_step_ms = 0
         self._wall_clock_is_true = True
+        self.history: Recorder | None = None
+        """What clients do, if somebody wants to know."""
         self.puts: list[Put] = []
         self._waiting: list[Put] = []
         self.slow_slaves: list[SlowSlave] = []
@@ -174,6 +178,9 @@ class Simulation:
             global_random.setstate(state)
 
     def _look_at_log(self, event: LogEvent) -> None:
+        source = event.get("log_source")
+        if isinstance(source, RoleChanger) and all(node.core is not source for node in self.nodes.values()):
+            return  # its process is dead: what its code still does on its way out is nobody's bug
         failure = event.get("log_failure")
         if isinstance(failure, Failure) and failure.check(ProcessDied, OSError) is None:
             self.note(f"{formatEvent(event)}: {failure.getTraceback()}")
@@ -381,11 +388,14 @@ class Simulation:
     def _put(self, put: Put, message: Message | MessageBatch, process: Process) -> None:
         master, store = put.node, put.node.store
         assert store is not None
+        operation = None if self.history is None else self.history.put(message)
 
         def answered(result: PutMessageResult) -> None:
             if not process.alive:
                 return
             put.result = result
+            if operation is not None:
+                operation.answered(result)
             place = f", {result.append.wrote_offset}..{put.end}" if result.is_stored and result.append else ""
             master.say(f"answers put {put.number}: {result.status.name}{place}")
             others = [slave.acknowledged for slave in self._slow_slaves_ever if self._allow_list is None]

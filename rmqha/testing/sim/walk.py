@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from random import Random
 
 from rmqha.ha.admission.allowlist import AllowList
@@ -74,8 +75,11 @@ class Story(Enum):
         return self.value
 
 
-def run_seed(seed: int, story: Story = Story.REPLICATION) -> Outcome:
-    """Simulate what this seed decides, to the end or to the first violation."""
+def run_seed(seed: int, story: Story = Story.REPLICATION, histories: Path | None = None) -> Outcome:
+    """Simulate what this seed decides, to the end or to the first violation.
+
+    A story with a coordinator writes its histories into that folder.
+    """
     walks: dict[Story, Callable[[int], Walk | FailoverWalk | ClusterWalk]] = {
         Story.REPLICATION: Walk,
         Story.FAILOVER: FailoverWalk,
@@ -83,6 +87,8 @@ def run_seed(seed: int, story: Story = Story.REPLICATION) -> Outcome:
     }
     walk = walks[story](seed)
     violation = None
+    if histories is not None and isinstance(walk, ClusterWalk):
+        walk.simulation.record()
     with walk.simulation.running():
         try:
             walk.run()
@@ -90,6 +96,8 @@ def run_seed(seed: int, story: Story = Story.REPLICATION) -> Outcome:
             violation = str(found)
         except Exception:  # a reactor would have had to deal with it
             violation = traceback.format_exc()
+    if histories is not None and isinstance(walk, ClusterWalk):
+        walk.simulation.write_histories(histories, f"seed-{seed}")
     puts = walk.simulation.puts
     ok = sum(put.status is not None and put.status.name == "PUT_OK" for put in puts)
     return Outcome(seed, walk.simulation.trace, violation, len(puts), ok, len(walk.simulation.trace))

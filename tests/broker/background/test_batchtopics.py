@@ -5,12 +5,12 @@ from typing import Any
 from rmqha.broker.background.batchtopics import LOOK_SECONDS, BatchTopics
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.metadata import TopicConfig
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.broker.brokerstore import BrokerStoreTestCase, SetWallClock
 
 
 class BatchTopicsTests(BrokerStoreTestCase):
     def look(self) -> BatchTopics:
-        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        self.topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
         found = BatchTopics(self.store, self.topics, self.clock)
         found.startService()
         self.addCleanup(found.stopService)

@@ -8,17 +8,19 @@ from twisted.internet.error import DNSLookupError
 from twisted.internet.interfaces import ITCPTransport
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
-from zope.interface import alsoProvides
+from zope.interface import alsoProvides, implementer
 
+from rmqha.broker.addresses import MasterAddresses, OwnAddresses
 from rmqha.broker.background.outerapi import (
     FIRST_REGISTER_SECONDS,
     REGISTER_TIMEOUT_SECONDS,
     UNREGISTER_TIMEOUT_SECONDS,
     BrokerOuterAPI,
+    IMasterObserver,
     LinkState,
-    MasterAddresses,
     Registrant,
 )
+from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.namesrv.service import NameServerService
 from rmqha.remoting.client import MAX_RETRY_SECONDS
 from rmqha.remoting.registration import body_crc32, decode_body
@@ -27,7 +29,7 @@ from rmqha.settings.settings import make_settings
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable
 from rmqha.wire.command import OUR_VERSION, RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
-from tests.broker.brokerstore import Client
+from tests.broker.brokerstore import Client, own_addresses
 from tests.ha.doubles import FakeEndpoint, LineTransport, log_lines
 from tests.remoting.test_protocol import commands_in, frame
 
@@ -82,6 +84,50 @@ class Line:
         return request
 
 
+class TopicsOf(TopicConfigManager):
+    """The table that a test has at the time."""
+
+    def __init__(self, case: "OuterAPITestCase") -> None:
+        self._case = case
+
+    @property
+    def table(self) -> TopicConfigTable:  # type: ignore[override]  # nobody sets it
+        return self._case.table
+
+
+class HeldTopics(TopicConfigManager):
+    """This table."""
+
+    def __init__(self, table: TopicConfigTable) -> None:
+        self.table = table
+
+
+class ChosenAddresses(OwnAddresses):
+    """Any two texts."""
+
+    def __init__(self, broker_addr: str, ha_server_addr: str) -> None:
+        self._chosen = broker_addr, ha_server_addr
+
+    @property
+    def broker_addr(self) -> str:
+        return self._chosen[0]
+
+    @property
+    def ha_server_addr(self) -> str:
+        return self._chosen[1]
+
+
+@implementer(IMasterObserver)
+class FoundMasters:
+    """Remembers what was said of masters."""
+
+    def __init__(self, told: list[MasterAddresses]) -> None:
+        self._told = told
+
+    def master_found(self, addresses: MasterAddresses) -> None:
+        self._told.append(addresses)
+
+
 class OuterAPITestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
@@ -98,14 +144,12 @@ class OuterAPITestCase(SynchronousTestCase):
     def make(self, broker_id: int = 0, name_servers: int = 1, **properties: str) -> BrokerOuterAPI:
         """One that is not started yet."""
         settings = make_settings({"brokerName": "broker-a", "brokerClusterName": "C", **properties})
-        self.registrant = Registrant(
-            settings, broker_id, lambda: ("10.0.0.1:10911", "10.0.0.1:10912"), lambda: self.table
-        )
+        self.registrant = Registrant(settings, broker_id, own_addresses("10.0.0.1:10911"), TopicsOf(self))
         return BrokerOuterAPI(
             self.registrant,
             [(f"ns{number}:9876", endpoint) for number, endpoint in enumerate(self.endpoints[:name_servers])],
             self.clock,
-            self.told.append,
+            FoundMasters(self.told),
         )
 
     def accept(self, number: int = 0) -> Line:
@@ -290,7 +334,7 @@ class RegisterTests(OuterAPITestCase):
         line = self.accept()
         line.take_registration()
         self.table = TopicConfigTable(DataVersion(2, 6), {"New": TopicConfig("New")})
-        self.api.topics_changed(self.table.topic_config_table["New"])
+        self.api.table_changed(self.table.topic_config_table["New"])
         self.assertEqual(self.registered(line.take_registration()), self.table)
 
     def test_changes_during_a_registration_are_told_together_after_it(self) -> None:
@@ -299,7 +343,7 @@ class RegisterTests(OuterAPITestCase):
         first = line.request(RequestCode.REGISTER_BROKER)
         for counter in range(100):
             self.table = TopicConfigTable(DataVersion(counter, 6))
-            self.api.topics_changed(None)
+            self.api.table_changed(None)
         self.assertEqual(line.requests(), [])
         line.answer(first)
         self.assertEqual(self.registered(line.take_registration()), self.table)
@@ -342,7 +386,7 @@ class RegisterTests(OuterAPITestCase):
 
     def test_without_name_servers_nothing_happens(self) -> None:
         self.start(name_servers=0)
-        self.api.topics_changed(None)
+        self.api.table_changed(None)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.successResultOf(self.stop())
 
@@ -375,12 +419,12 @@ class OnlyChangesTests(OuterAPITestCase):
         self.line.take_registration()
 
     def test_a_changed_topic_is_told_without_asking(self) -> None:
-        self.api.topics_changed(None)
+        self.api.table_changed(None)
         self.line.take_registration()
 
     def test_also_during_the_question(self) -> None:
         request = self.ask()
-        self.api.topics_changed(None)
+        self.api.table_changed(None)
         self.line.answer(request, changed="false")
         self.line.take_registration()
 
@@ -471,7 +515,7 @@ class StopTests(OuterAPITestCase):
         line.take_registration()
         stopped = self.stop()
         goodbye = line.request(RequestCode.UNREGISTER_BROKER)
-        self.api.topics_changed(None)
+        self.api.table_changed(None)
         self.assertEqual(line.requests(), [])
         line.answer(goodbye)
         self.assert_ended(stopped)
@@ -480,7 +524,7 @@ class StopTests(OuterAPITestCase):
         self.start()
         line = self.accept()
         registration = line.request(RequestCode.REGISTER_BROKER)
-        self.api.topics_changed(None)
+        self.api.table_changed(None)
         stopped = self.stop()
         goodbye = line.request(RequestCode.UNREGISTER_BROKER)
         line.answer(registration)
@@ -522,7 +566,7 @@ class MachinesTests(OuterAPITestCase):
 
     def begin(self) -> None:
         settings = make_settings({"brokerName": "broker-a", "brokerClusterName": "C"})
-        registrant = Registrant(settings, 0, lambda: ("10.0.0.9:10911", "10.0.0.9:10912"), lambda: self.table)
+        registrant = Registrant(settings, 0, own_addresses("10.0.0.9:10911"), TopicsOf(self))
         self.api = BrokerOuterAPI(registrant, [("ns:9876", self.endpoints[0])], self.clock, find_machines=self.find)
         self.api.startService()
 
@@ -628,8 +672,8 @@ class VersionTests(SynchronousTestCase):
         registrant = Registrant(
             settings,
             chosen["brokerId"],
-            lambda: (chosen["brokerAddr"], chosen["haServerAddr"]),
-            lambda: TopicConfigTable(chosen["table"], self.TOPICS),
+            ChosenAddresses(chosen["brokerAddr"], chosen["haServerAddr"]),
+            HeldTopics(TopicConfigTable(chosen["table"], self.TOPICS)),
             chosen["epoch"],
         )
         fields, body = self.successResultOf(Deferred.fromCoroutine(registrant.registration(Turns(Clock()))))
@@ -685,7 +729,7 @@ class BothEndsTests(OuterAPITestCase):
         self.begin()
         self.assertEqual(self.perm("T"), 6)
         self.table = TopicConfigTable(DataVersion(2, 6), {**self.SYSTEM, "New": TopicConfig("New")})
-        self.api.topics_changed(None)
+        self.api.table_changed(None)
         self.assertIsNone(self.perm("New"))
         self.carry()
         self.assertEqual((self.perm("New"), self.perm("T")), (6, None))
@@ -789,7 +833,7 @@ class WithdrawTests(OuterAPITestCase):
     def test_it_leaves_and_stays_away_until_it_comes_back(self) -> None:
         line = self.begin()
         self.leave(line)
-        self.api.topics_changed(None)
+        self.api.table_changed(None)
         for _ in range(3):
             self.clock.advance(PERIOD_SECONDS)
             self.assertEqual(line.requests(), [])

@@ -36,7 +36,6 @@ class ScheduleTestCase(BrokerStoreTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.wall_ahead_ms = 0
         self.open()
         self.services: list[ScheduleMessageService] = []
         self.addCleanup(self.stop_all)
@@ -44,7 +43,7 @@ class ScheduleTestCase(BrokerStoreTestCase):
 
     def serve(self) -> ScheduleMessageService:
         """Start delivering, as a master's start does."""
-        service = ScheduleMessageService(self.folder, self.store, self.settings, self.clock, self.now_ms)
+        service = ScheduleMessageService(self.folder, self.store, self.settings, self.clock, self.wall)
         self.services.append(service)
         service.startService()
         return service
@@ -52,10 +51,6 @@ class ScheduleTestCase(BrokerStoreTestCase):
     def stop_all(self) -> None:
         for service in self.services:
             service.stopService()
-
-    def now_ms(self) -> int:
-        """The wall clock, which may be set."""
-        return NOW_MS + int(self.clock.seconds() * 1000) + self.wall_ahead_ms
 
     def pass_time(self, seconds: float) -> None:
         """Time goes by in small steps."""
@@ -292,14 +287,14 @@ class WallClockTests(ScheduleTestCase):
     def test_a_clock_set_forward_delivers_at_once(self) -> None:
         self.delay(3)
         self.pass_time(2)
-        self.wall_ahead_ms = 3_600_000
+        self.wall.ahead_ms = 3_600_000
         self.pass_time(1.1)
         self.assertEqual(self.arrived(), [b"late"])
 
     def test_a_clock_set_back_loses_nothing_and_does_not_spin(self) -> None:
         self.delay(3, b"before")
         self.pass_time(2)
-        self.wall_ahead_ms = -3_600_000
+        self.wall.ahead_ms = -3_600_000
         self.delay(3, b"after")  # stored as late as the one before: the log's times do not go back
         with patch.object(self.clock, "callLater", wraps=self.clock.callLater) as call_later:
             self.pass_time(20)
@@ -316,7 +311,7 @@ class WallClockTests(ScheduleTestCase):
             sent[level].append(body)
             self.delay(level, body)
             self.pass_time(0.3)
-            self.wall_ahead_ms += jump_ms
+            self.wall.ahead_ms += jump_ms
         self.pass_time(60)
         came = self.arrived()[already:]
         for level, bodies in sent.items():

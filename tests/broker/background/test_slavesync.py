@@ -6,10 +6,11 @@ from pathlib import Path
 
 from twisted.internet.defer import execute
 
-from rmqha.broker.background.outerapi import MasterAddresses
+from rmqha.broker.addresses import MasterAddresses
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.broker.background.slavesync import MasterLookup, SlaveSynchronize
 from rmqha.broker.background.timercheck import TimerCheckPoints
+from rmqha.broker.interfaces import NO_NODE, NoNode
 from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -31,7 +32,7 @@ from rmqha.store.restarts import restarts_path
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_compact, dumps_strict, loads_lenient
 from rmqha.wire.record import Record, encode_record
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, deleted_topics
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, SetWallClock, ToldRows, deleted_topics, own_addresses
 from tests.ha.doubles import FakeEndpoint, LineTransport, content_of, log_lines
 from tests.remoting.test_protocol import commands_in, frame
 from tests.store.logs import sized_record
@@ -112,6 +113,17 @@ class Master:
         return RemotingCommand(ResponseCode.SUCCESS, request.opaque, 1, ext_fields=fields, body=body)
 
 
+class HearingNode(NoNode):
+    """Remembers whether the tables were in sync after each change of that."""
+
+    def __init__(self, case: "SlaveSyncTestCase") -> None:
+        self._case = case
+        self.changes: list[bool | None] = []
+
+    def tables_in_sync_changed(self) -> None:
+        self.changes.append(self._case.sync.facts()["inSync"])
+
+
 class SlaveSyncTestCase(BrokerStoreTestCase):
     """Has a slave and, by their addresses, what masters answer there; nobody listens at other addresses."""
 
@@ -123,15 +135,16 @@ class SlaveSyncTestCase(BrokerStoreTestCase):
         self.lines: dict[LineTransport, str] = {}
         self.own_address = OURS
         self.timers: TimerCheckPoints | None = None
+        self.node: NoNode = NO_NODE
 
     def open_slave(self, **properties: str) -> None:
         """Open a slave's store, with its tables."""
         self.open("SLAVE", **properties)
-        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
-        self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, SetWallClock())
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
         self.deleted = deleted_topics(self, self.topics, self.offsets)
-        self.schedule = ScheduleMessageService(self.folder, self.store, self.settings, self.clock, lambda: NOW_MS)
+        self.schedule = ScheduleMessageService(self.folder, self.store, self.settings, self.clock, SetWallClock())
 
     def follow(self, configured: str | None = None) -> None:
         """Begin to synchronise."""
@@ -139,7 +152,7 @@ class SlaveSyncTestCase(BrokerStoreTestCase):
             self.store,
             CopiedTables(self.topics, self.groups, self.offsets, self.deleted),
             self.schedule,
-            MasterLookup(self.connect, lambda: self.own_address, configured),
+            MasterLookup(self.connect, own_addresses(self.own_address), configured, node=self.node),
             self.clock,
             self.timers,
         )
@@ -216,9 +229,9 @@ class CycleTests(SlaveSyncTestCase):
     def test_a_java_master_is_asked_at_once_and_then_every_ten_seconds(self) -> None:
         master = self.serve(MASTER, *all_tables())
         fast = self.serve(FAST, *all_tables())
-        changes: list[bool | None] = []
+        self.node = node = HearingNode(self)
+        changes = node.changes
         self.follow(MASTER)
-        self.sync.in_sync_changed = lambda: changes.append(self.sync.facts()["inSync"])
         self.pass_by(1)
         self.assertEqual(changes, [True])
         self.assertEqual((fast.asked, master.asked), ([21], [43, 45, 28, 201]))
@@ -756,11 +769,11 @@ class TableTests(SlaveSyncTestCase):
         self.assertEqual(self.offsets.query("G", "T", 0), 12, "which have no version")
 
     def test_name_servers_are_told_of_topics_that_changed_and_only_then(self) -> None:
-        told: list[TopicConfig | None] = []
-        self.topics.subscribe(told.append)
+        told = ToldRows()
+        self.topics.subscribe(told)
         self.follow(MASTER)
         self.pass_by(33)
-        self.assertEqual(told, [None])
+        self.assertEqual(told.rows, [None])
 
     def test_offsets_of_the_slave_alone_stay_and_those_of_a_shared_key_are_replaced(self) -> None:
         self.offsets.commit("G", "T", 2, 99, "a consumer")

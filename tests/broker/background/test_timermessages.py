@@ -45,7 +45,7 @@ class TimerMessagesTestCase(BrokerStoreTestCase):
 
     def serve(self) -> TimerMessageService:
         """Start to deliver, as a start of the broker does."""
-        self.service = TimerMessageService(self.store, self.settings, self.clock, self.now_ms, Turns(self.clock))
+        self.service = TimerMessageService(self.store, self.settings, self.clock, self.wall, Turns(self.clock))
         self.service.startService()
         return self.service
 
@@ -61,9 +61,6 @@ class TimerMessagesTestCase(BrokerStoreTestCase):
             self.stop()
         self.serve()
 
-    def now_ms(self) -> int:
-        return NOW_MS + int(self.clock.seconds() * 1000)
-
     def pass_time(self, seconds: float) -> None:
         """Time goes by: in small steps at the end, so that what is due then is delivered."""
         if seconds > 20:
@@ -73,7 +70,7 @@ class TimerMessagesTestCase(BrokerStoreTestCase):
 
     def send(self, body: bytes, seconds: float, topic: str = "T", **properties: str) -> None:
         """Put a message that is due in this time."""
-        due = self.now_ms() + int(seconds * 1000)
+        due = self.wall.now_ms() + int(seconds * 1000)
         stored = {"TIMER_OUT_MS": str(due // 1000 * 1000), "REAL_TOPIC": topic, "REAL_QID": "0", **properties}
         text = format_properties({"UNIQ_KEY": body.decode(), **stored})
         message = Message(TIMER_TOPIC, body, born_timestamp=NOW_MS, properties_stored=text)
@@ -282,7 +279,7 @@ class LongWaitTests(TimerMessagesTestCase):
         for hour in range(11):
             rolled = self.rolled()
             newest = self.records(TIMER_TOPIC)[-1].store_timestamp
-            self.assertLess(self.now_ms() - newest, 6 * HOUR_MS, (hour, rolled))
+            self.assertLess(self.wall.now_ms() - newest, 6 * HOUR_MS, (hour, rolled))
             if self.arrived():
                 break
             self.pass_time(HOUR)
@@ -415,7 +412,7 @@ class CheckPointTests(TimerMessagesTestCase):
         self.pass_time(6)
         point = self.point()
         self.assertEqual((point.log_flush_pos, point.queue_offset), (0, 1))
-        self.assertLessEqual(point.last_read_ms, self.now_ms())
+        self.assertLessEqual(point.last_read_ms, self.wall.now_ms())
         self.pass_time(100)
         self.assertEqual(self.point().queue_offset, 3)
 
@@ -450,7 +447,7 @@ class CheckPointTests(TimerMessagesTestCase):
         for seconds in (1, 30, 2):
             self.send(b"%d" % seconds, seconds)
         self.pass_time(10)
-        TimerCheckPoint(self.now_ms(), 4711, 3, 3).write(self.folder)
+        TimerCheckPoint(self.wall.now_ms(), 4711, 3, 3).write(self.folder)
         self.serve()
         self.pass_time(10)
         self.assertEqual(self.arrived(), [])
@@ -487,10 +484,10 @@ class ModelTests(TimerMessagesTestCase):
         for number, (what, amount) in enumerate(operations):
             if what == "send":
                 self.send(b"%d" % number, amount + 2)
-                due[str(number)] = (self.now_ms() + (amount + 2) * 1000) // 1000 * 1000
+                due[str(number)] = (self.wall.now_ms() + (amount + 2) * 1000) // 1000 * 1000
             elif what == "cancel" and due:
                 key = list(due)[amount % len(due)]
-                if due[key] > self.now_ms() + 2000:
+                if due[key] > self.wall.now_ms() + 2000:
                     self.send(b"cancels", 0, TIMER_DEL_UNIQKEY=key, TIMER_OUT_MS=str(due[key]))
                     cancelled.add(key)
             elif what == "pass":
@@ -515,7 +512,7 @@ class ModelTests(TimerMessagesTestCase):
     def check(self, due: dict[str, int], cancelled: set[str], crashed: bool) -> None:
         self.pass_time(2.5)
         arrived = Counter(self.arrived())
-        now = self.now_ms()
+        now = self.wall.now_ms()
         for key, time in due.items():
             count = arrived.pop(key, 0)
             if key in cancelled or time > now:

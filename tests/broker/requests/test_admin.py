@@ -22,6 +22,7 @@ from rmqha.broker.requests.admin import (
 from rmqha.broker.tables.attributes import attributes_of
 from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
+from rmqha.broker.tables.configmanager import ConfigManager, TableStorage
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.newnames import MAX_TABLE_BYTES
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
@@ -43,7 +44,7 @@ from rmqha.store.timers import TimerCheckPoint
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
 from tests import examples
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header, deleted_topics
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, ToldRows, any_header, deleted_topics
 from tests.ha.doubles import PEER_NAME, log_lines
 from tests.remoting.test_protocol import frame
 
@@ -69,22 +70,20 @@ class AdminTestCase(BrokerStoreTestCase):
         super().setUp()
         self.serve()
 
-    def now_ms(self) -> int:
-        return NOW_MS + int(self.clock.seconds() * 1000)
-
     def serve(self, is_slave: bool = False, **properties: str) -> None:
         """Answer requests about a new store."""
         self.open("SLAVE" if is_slave else "ASYNC_MASTER", **properties)
-        self.timer_check_point: TimerCheckPoint | None = None
-        self.topics = TopicConfigManager(self.folder, self.settings, self.now_ms)
-        self.groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
+        self.topics = TopicConfigManager(self.folder, self.settings, self.wall)
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, self.wall)
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
         self.consumers = ConsumerManager(self.settings, self.groups)
-        self.stats = BrokerStats("C", self.clock, self.now_ms)
+        self.stats = BrokerStats("C", self.clock, self.wall)
         self.stats.startService()
         self.addCleanup(self.stats.stopService)
         self.deleted = deleted_topics(self, self.topics, self.offsets)
         tables = CopiedTables(self.topics, self.groups, self.offsets, self.deleted)
+        delay_offsets = ConfigManager(TableStorage(self.folder, execute), DelayOffsetTable)
+        delay_offsets.table = DelayOffsetTable({1: 3, 3: 2})
         self.peer = self.client(
             {
                 **TopicAdminProcessor(tables, self.stats, is_slave).processors(),
@@ -92,8 +91,8 @@ class AdminTestCase(BrokerStoreTestCase):
                     self.topics,
                     self.groups,
                     self.offsets,
-                    lambda: DelayOffsetTable({1: 3, 3: 2}),
-                    lambda: self.timer_check_point,
+                    delay_offsets,
+                    self.store,
                 ).processors(),
                 **StatsProcessor(
                     self.store,
@@ -101,7 +100,7 @@ class AdminTestCase(BrokerStoreTestCase):
                     tables,
                     self.consumers,
                     self.stats,
-                    self.now_ms,
+                    self.wall,
                 ).processors(),
             }
         )
@@ -181,11 +180,11 @@ class TopicAdminTests(AdminTestCase):
         self.assertEqual(self.topics.get("T"), TopicConfig("T", 8, 4))
 
     def test_name_servers_are_told(self) -> None:
-        told: list[TopicConfig | None] = []
-        self.topics.subscribe(told.append)
+        told = ToldRows()
+        self.topics.subscribe(told)
         self.change()
         self.delete("T")
-        self.assertEqual(told, [TopicConfig("T", 8, 4), None])
+        self.assertEqual(told.rows, [TopicConfig("T", 8, 4), None])
 
     def test_the_log_says_who_did_it(self) -> None:
         with log_lines() as lines:
@@ -590,9 +589,10 @@ class TableTests(AdminTestCase):
 
     def test_the_timer_check_point_of_an_earlier_5_x_master(self) -> None:
         self.assertEqual(self.peer.ask(RequestCode.GET_TIMER_CHECK_POINT).code, 3)
-        self.timer_check_point = TimerCheckPoint(1_795_000_000_000, 0, 17, 18)
+        point = TimerCheckPoint(1_795_000_000_000, 0, 17, 18)
+        point.write(self.folder)
         body = self.body(RequestCode.GET_TIMER_CHECK_POINT)
-        self.assertEqual(TimerCheckPoint.parse(body), self.timer_check_point)
+        self.assertEqual(TimerCheckPoint.parse(body), point)
 
     def test_system_topics_are_listed(self) -> None:
         topics = orjson.loads(self.body(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER))["topicList"]
@@ -742,7 +742,7 @@ class TimeSpanTests(AdminTestCase):
             first,
             {
                 "consumeTimeStamp": times[1],
-                "delayTime": self.now_ms() - times[2],
+                "delayTime": self.wall.now_ms() - times[2],
                 "maxTimeStamp": times[2],
                 "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "T"},
                 "minTimeStamp": times[0],
@@ -758,7 +758,7 @@ class TimeSpanTests(AdminTestCase):
         self.clock.advance(30)
         (span,) = self.spans()
         self.assertEqual(span["consumeTimeStamp"], record.store_timestamp)
-        self.assertEqual(span["delayTime"], self.now_ms() - record.store_timestamp)
+        self.assertEqual(span["delayTime"], self.wall.now_ms() - record.store_timestamp)
 
     def test_a_group_that_has_consumed_all_is_not_late(self) -> None:
         self.topics.update(TopicConfig("T", 1, 1))

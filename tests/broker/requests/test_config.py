@@ -3,17 +3,31 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rmqha.broker.interfaces import NoNode
 from rmqha.broker.requests.config import ConfigProcessor, LiveSettings, may_change
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.settings.settings import RUN_TIME_KEYS, SETTING_KEYS, ReadUpTo, RunTime, Settings
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.broker.brokerstore import BrokerStoreTestCase, SetWallClock
 from tests.ha.doubles import PEER_NAME, log_lines
 
 PEER_HOST, _, _ = PEER_NAME.partition(":")
 SECURITY = {"tls.server.mode", "updateBrokerConfigFrom", "bindAddress", "namesrvAddr", "haMasterAddress", "brokerRole"}
 """No stranger may ever change these."""
+
+
+class KeepingNode(NoNode):
+    """A node that keeps settings, unless it has a problem."""
+
+    def __init__(self, kept: list[tuple[dict[str, str], str]], problem: OSError | None = None) -> None:
+        self._kept = kept
+        self._problem = problem
+
+    async def keep_settings(self, changes: Mapping[str, str], by: str) -> None:
+        if self._problem is not None:
+            raise self._problem
+        self._kept.append((dict(changes), by))
 
 
 class ConfigTestCase(BrokerStoreTestCase):
@@ -26,17 +40,13 @@ class ConfigTestCase(BrokerStoreTestCase):
     def serve(self, allowed: str) -> None:
         """Begin again with this updateBrokerConfigFrom."""
         self.open(updateBrokerConfigFrom=allowed)
-        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
-        self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, SetWallClock())
         self.lifted: list[str] = []
         self.kept: list[tuple[dict[str, str], str]] = []
-        self.live = LiveSettings(
-            [self.store, self.topics, self.groups], lambda: self.lifted.append("lifted"), self.keep
-        )
-        self.peer = self.client(ConfigProcessor(self.live, self.clock).processors())
-
-    async def keep(self, changes: Mapping[str, str], by: str) -> None:
-        self.kept.append((dict(changes), by))
+        self.patch(self.store, "lift_read_limit", lambda: self.lifted.append("lifted"))
+        self.live = LiveSettings(self.store, [self.topics, self.groups])
+        self.peer = self.client(ConfigProcessor(self.live, self.clock, KeepingNode(self.kept)).processors())
 
     def change(self, body: bytes) -> RemotingCommand:
         return self.peer.ask(RequestCode.UPDATE_BROKER_CONFIG, body)
@@ -87,7 +97,7 @@ class ChangeTests(ConfigTestCase):
 
     def test_in_a_failover_cluster_nobody_ends_it(self) -> None:
         self.store.settings = replace(self.store.settings, read_up_to=ReadUpTo.CONFIRMED)
-        live = LiveSettings([self.store], None, self.keep)
+        live = LiveSettings(self.store, [], is_member=True)
         self.peer = self.client(ConfigProcessor(live, self.clock).processors())
         answer = self.change(b"readUpTo=verified\nfileReservedTime=7")
         self.assert_refused([answer], ResponseCode.NO_PERMISSION, "readUpTo stays confirmed in a failover cluster")
@@ -130,10 +140,8 @@ class ChangeTests(ConfigTestCase):
         self.assertIsNone(self.topics.settings.max_hash_slot_num)
 
     def test_a_change_that_cannot_be_kept_says_so(self) -> None:
-        async def refuse(changes: Mapping[str, str], by: str) -> None:
-            raise OSError("no space left")
-
-        self.live.keep = refuse
+        node = KeepingNode(self.kept, OSError("no space left"))
+        self.peer = self.client(ConfigProcessor(self.live, self.clock, node).processors())
         remark = "changed, but only until the next start: no space left"
         self.assert_refused([self.change(b"fileReservedTime=48")], ResponseCode.SYSTEM_ERROR, remark)
         self.assertEqual(self.store.settings.file_reserved_time_hours, 48)

@@ -13,7 +13,7 @@ from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.record import TRANSACTION_COMMIT_TYPE, Record
 from rmqha.wire.slavefields import CONFIRMED_HOLD_SECONDS
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, bodies_in
+from tests.broker.brokerstore import BrokerStoreTestCase, bodies_in
 from tests.broker.requests.test_pull import HOLD_SECONDS as PULL_SECONDS
 from tests.broker.requests.test_pull import LITE_PULL, PullTestCase
 from tests.broker.requests.test_transaction import TransactionTestCase
@@ -144,9 +144,7 @@ class LimitedDelayTests(BrokerStoreTestCase):
         super().setUp()
         self.open()
         self.limit = self.store.limit_reads(self.clock)
-        self.service = ScheduleMessageService(
-            self.folder, self.store, self.settings, self.clock, lambda: NOW_MS + int(self.clock.seconds() * 1000)
-        )
+        self.service = ScheduleMessageService(self.folder, self.store, self.settings, self.clock, self.wall)
         self.service.startService()
         self.addCleanup(self.service.stopService)
 
@@ -283,9 +281,7 @@ class WaitingTests(BrokerStoreTestCase):
         self.start()
 
     def start(self) -> None:
-        self.waiting = WaitingReads(
-            self.store, self.limit, Turns(self.clock), self.clock, lambda: NOW_MS / 1000 + self.clock.seconds()
-        )
+        self.waiting = WaitingReads(self.store, self.limit, Turns(self.clock), self.clock, self.wall)
         self.waiting.startService()
         self.addCleanup(self.waiting.stopService)
 

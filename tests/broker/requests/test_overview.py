@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from twisted.internet.defer import Deferred, execute
 
+from rmqha.broker.interfaces import NoNode
 from rmqha.broker.requests.admin import StatsProcessor
-from rmqha.broker.requests.overview import UNITS_AT_ONCE, Clean, CleaningProcessor, OverviewProcessor, clean_nothing
+from rmqha.broker.requests.overview import UNITS_AT_ONCE, CleaningProcessor, OverviewProcessor
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
@@ -15,7 +16,7 @@ from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
 from tests import examples
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header
+from tests.broker.brokerstore import BrokerStoreTestCase, any_header, own_addresses
 from tests.broker.tables.test_clients import consumer, heartbeat_body
 
 
@@ -25,38 +26,35 @@ class OverviewTestCase(BrokerStoreTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.open()
-        self.topics = TopicConfigManager(self.folder, self.settings, self.now_ms)
-        self.groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
+        self.topics = TopicConfigManager(self.folder, self.settings, self.wall)
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, self.wall)
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
         self.consumers, self.producers = ConsumerManager(self.settings, self.groups), ProducerManager()
-        stats = BrokerStats("C", self.clock, self.now_ms)
+        stats = BrokerStats("C", self.clock, self.wall)
         stats.startService()
         self.addCleanup(stats.stopService)
         tables = BrokerTables(self.topics, self.groups, self.offsets)
-        progress = StatsProcessor(self.store, "broker-a", tables, self.consumers, stats, self.now_ms)
-        self.clean: Clean = clean_nothing
+        progress = StatsProcessor(self.store, "broker-a", tables, self.consumers, stats, self.wall)
+        self.node = NoNode()
         overview = OverviewProcessor(
             self.store,
             tables,
             (self.producers, self.consumers),
             progress,
-            lambda: "192.0.2.1:10911",
-            (self.clock, self.now_ms),
+            own_addresses("192.0.2.1:10911"),
+            (self.clock, self.wall),
         )
         clients = ClientManageProcessor(self.producers, self.consumers, self.topics, self.groups, self.clock)
         self.peer = self.client(
             {
                 **overview.processors(),
-                **CleaningProcessor(lambda: self.clean).processors(),
+                **CleaningProcessor(self.node).processors(),
                 **clients.processors(),
             }
         )
         self.topics.update(TopicConfig("T", 2, 2))
         self.put(b"0", b"1", b"2", TAGS="A")
         self.put(b"3", queue_id=1)
-
-    def now_ms(self) -> int:
-        return NOW_MS + int(self.clock.seconds() * 1000)
 
     def ask(self, code: int, **fields: object) -> RemotingCommand:
         self.peer.send(code, fields)
@@ -128,7 +126,7 @@ class ProducerTests(OverviewTestCase):
         self.clock.advance(3)
         host, port = self.peer.protocol.peer_host
         one = (
-            f'[{{"clientId":"c1","language":"PYTHON","lastUpdateTimestamp":{self.now_ms() - 3000},'
+            f'[{{"clientId":"c1","language":"PYTHON","lastUpdateTimestamp":{self.wall.now_ms() - 3000},'
             f'"remoteIP":"/{host}:{port}","version":399}}]'
         )
         expected = f'{{"data":{{"P1":{one},"P2":{one}}}}}'
@@ -243,7 +241,7 @@ class CleaningTests(OverviewTestCase):
             runs.append(Deferred())
             return runs[-1]
 
-        self.clean = clean
+        self.patch(self.node, "clean_now", clean)
         for code in self.CODES:
             self.peer.send(code, {})
             self.clock.advance(0)

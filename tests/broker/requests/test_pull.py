@@ -1,6 +1,8 @@
 """Pulling messages, from masters and slaves, and waiting for them (spec/remoting.md 2.3)."""
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientChannelInfo, ConsumerData, ConsumerManager
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ALONE_SECONDS, NO_OFFSET, ConsumerOffsetManager
+from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import ANSWER_BYTES_PER_TURN
@@ -30,7 +33,14 @@ from rmqha.wire.record import Record, encode_record
 from rmqha.wire.subscription import SubscriptionData
 from tests import examples
 from tests.acl.granted import Granted
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, any_header, bodies_in, deleted_topics
+from tests.broker.brokerstore import (
+    BrokerStoreTestCase,
+    Client,
+    SetWallClock,
+    any_header,
+    bodies_in,
+    deleted_topics,
+)
 from tests.ha.doubles import LineTransport, log_lines
 
 COMMIT, SUSPEND, SUBSCRIPTION = 1, 2, 4
@@ -39,6 +49,17 @@ LITE_PULL = SUSPEND | SUBSCRIPTION | 16
 ADMIN = SUBSCRIPTION
 QUEUES = 4
 HOLD_SECONDS = 15.0
+
+
+class CountedReads(BrokerStats):
+    """Remembers what was counted."""
+
+    def __init__(self, reads: list[tuple[str, str, int, int]]) -> None:
+        super().__init__("C", Clock(), SetWallClock())
+        self._reads = reads
+
+    def messages_got(self, group: str, topic: str, count: int, size: int) -> None:
+        self._reads.append((group, topic, count, size))
 
 
 class PullTestCase(BrokerStoreTestCase):
@@ -51,16 +72,12 @@ class PullTestCase(BrokerStoreTestCase):
 
     def serve(self) -> None:
         """Answer pulls of the store that is open."""
-        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        self.topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
         self.topics.update(TopicConfig("T", read_queue_nums=QUEUES))
-        self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, SetWallClock())
         self.consumers = ConsumerManager(self.settings, self.groups)
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5_000, execute)
-        self.held = PullRequestHoldService(
-            self.clock,
-            lambda *queue: self.store.reader.max_offset(*queue),
-            None if self.store.read_limit is None else lambda: self.store.reader,
-        )
+        self.held = PullRequestHoldService(self.clock, self.store)
         self.store.subscribe(self.held.message_arrived)
         self.held.startService()
         self.addCleanup(self.held.stopService)
@@ -71,7 +88,7 @@ class PullTestCase(BrokerStoreTestCase):
             BrokerTables(self.topics, self.groups, self.offsets),
             self.consumers,
             self.held,
-            lambda *read: self.reads.append(read),
+            CountedReads(self.reads),
         )
         self.peer = self.client(self.processor.processors())
 
@@ -706,10 +723,15 @@ class HoldServiceTests(SynchronousTestCase):
 
     QUEUE = ("T", 0)
 
+    def queues(self) -> Any:
+        """A store that has only the ends of queues."""
+        reader = SimpleNamespace(max_offset=lambda *queue: self.max_offsets[queue])
+        return SimpleNamespace(read_limit=None, reader=reader)
+
     def setUp(self) -> None:
         self.clock = Clock()
         self.max_offsets = {self.QUEUE: 0}
-        self.service = PullRequestHoldService(self.clock, lambda *queue: self.max_offsets[queue])
+        self.service = PullRequestHoldService(self.clock, self.queues())
         self.connection = RemotingProtocol({}, self.clock)
         LineTransport(self.clock).attach(self.connection)
         self.connection.setTimeout(None)
@@ -760,7 +782,7 @@ class HoldServiceTests(SynchronousTestCase):
 
     def test_no_more_are_held_than_there_is_room_for(self) -> None:
         self.patch(pull, "MAX_HELD_PULLS", 4)
-        self.service = PullRequestHoldService(self.clock, lambda *queue: self.max_offsets[queue])
+        self.service = PullRequestHoldService(self.clock, self.queues())
         self.hold("1")
         self.hold("2")
         with self.assertRaises(RequestRefused) as refused:

@@ -11,7 +11,7 @@ from rmqha.wire.command import RESPONSE_FLAG, RemotingCommand, RequestCode, Resp
 from rmqha.wire.properties import parse_properties
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS
 from tests.acl.granted import Granted
-from tests.broker.brokerstore import NOW_MS, Client
+from tests.broker.brokerstore import EVERYBODY, NOW_MS, Client, SetWallClock, own_addresses
 from tests.broker.requests.test_send import BORN_MS, IN_EVERY_ANSWER, STORE_HOST, SendTestCase
 from tests.broker.tables.test_clients import heartbeat_body
 from tests.ha.doubles import PEER_NAME
@@ -29,7 +29,7 @@ class ReplyTestCase(SendTestCase):
         super().serve(role, **properties)
         self.topics.update(TopicConfig(REPLIES, 1, 1))
         self.producers = ProducerManager()
-        stamps = Stamps(lambda: STORE_HOST, lambda: NOW_MS)
+        stamps = Stamps(own_addresses(str(STORE_HOST)), SetWallClock())
         consumers = ConsumerManager(self.settings, self.groups)
         self.processors = {
             **ReplyProcessor(self.processor, self.store, self.producers, stamps).processors(),
@@ -251,20 +251,20 @@ class ClientIdTests(ReplyTestCase):
 
     def test_a_client_is_forgotten_with_its_last_group(self) -> None:
         for group in ("PG", "PG2"):
-            self.assertIsNotNone(self.producers.of_client("asker", lambda _: True))
+            self.assertIsNotNone(self.producers.of_client("asker", EVERYBODY))
             self.asker.ask(RequestCode.UNREGISTER_CLIENT, clientID="asker", producerGroup=group)
-        self.assertIsNone(self.producers.of_client("asker", lambda _: True))
+        self.assertIsNone(self.producers.of_client("asker", EVERYBODY))
 
     def test_a_client_that_changes_its_id(self) -> None:
         body = heartbeat_body(client_id="other", producers=("PG", "PG2"))
         self.asker.ask(RequestCode.HEART_BEAT, body)
-        self.assertIsNone(self.producers.of_client("asker", lambda _: True))
-        self.assertIs(self.producers.of_client("other", lambda _: True), self.asker.protocol)
+        self.assertIsNone(self.producers.of_client("asker", EVERYBODY))
+        self.assertIs(self.producers.of_client("other", EVERYBODY), self.asker.protocol)
 
     def test_a_heartbeat_again_changes_nothing(self) -> None:
         for _ in range(3):
             self.asker.ask(RequestCode.HEART_BEAT, heartbeat_body(client_id="asker", producers=("PG", "PG2")))
         self.asker.line.lose()
         self.clock.advance(0)
-        self.assertIsNone(self.producers.of_client("asker", lambda _: True))
+        self.assertIsNone(self.producers.of_client("asker", EVERYBODY))
         self.assertEqual(self.producers._by_id, {})

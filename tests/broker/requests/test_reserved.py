@@ -12,7 +12,7 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import Record
 from rmqha.wire.topics import HALF_TOPIC, NO_SENDS_TO, OPERATION_TOPIC
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, WallClockOf
 from tests.broker.tables.test_clients import heartbeat_body
 
 JAVAS = {
@@ -38,10 +38,10 @@ class ReservedTopicTests(BrokerStoreTestCase):
             self.clock,
             execute,
             Surroundings("127.0.0.1"),
-            now_ms=lambda: NOW_MS + int(self.clock.seconds() * 1000),
+            wall=WallClockOf(self.clock),
         )
         broker.startService()
-        broker.listening(20911)
+        broker.addresses.listening(20911)
         self.addCleanup(lambda: self.successResultOf(broker.stopService()))
         self.peer = self.client(broker.processors())
         self.peer.ask(RequestCode.HEART_BEAT, heartbeat_body(client_id="asker", producers=("P",)))

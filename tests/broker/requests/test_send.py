@@ -11,17 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, execute, succeed
+from twisted.internet.task import Clock
+from zope.interface import implementer
 
 from rmqha.broker.background.schedule import delivered_message
 from rmqha.broker.requests.recall import RecallProcessor
-from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
+from rmqha.broker.requests.send import ITransactions, SendMessageProcessor, slave_processors
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.timersends import RecallHandle
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
+from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.message import Message, PutMessageResult, PutMessageStatus
+from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.batch import BatchEntry, encode_batch
@@ -33,7 +37,7 @@ from rmqha.wire.timers import TIMER_TOPIC
 from rmqha.wire.topics import HALF_TOPIC, OPERATION_TOPIC
 from tests import examples
 from tests.acl.granted import Granted
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, SetWallClock, own_addresses
 from tests.ha.doubles import PEER, log_lines
 from tests.remoting.test_protocol import commands_in, frame
 
@@ -61,6 +65,30 @@ NOT_STORED = {
 }
 
 
+@implementer(ITransactions)
+class PlayedTransactions:
+    """Plays the transaction service, and remembers what it was given."""
+
+    def __init__(self, store: MessageStore, prepared: list[Message]) -> None:
+        self._store = store
+        self._prepared = prepared
+
+    def prepare(self, message: Message) -> Deferred[PutMessageResult]:
+        self._prepared.append(message)
+        return self._store.put_message(replace(message, topic="HALF", queue_id=0))
+
+
+class CountedPuts(BrokerStats):
+    """Remembers what was counted."""
+
+    def __init__(self, counted: list[tuple[str, int, int]]) -> None:
+        super().__init__("C", Clock(), SetWallClock())
+        self._counted = counted
+
+    def messages_put(self, topic: str, count: int, size: int, calls: int = 1) -> None:
+        self._counted.append((topic, count, size))
+
+
 class SendTestCase(BrokerStoreTestCase):
     """A master with topic T of four queues; ``send`` sends to it, ``stored`` is what lies in the log."""
 
@@ -71,25 +99,20 @@ class SendTestCase(BrokerStoreTestCase):
     def serve(self, role: str = "ASYNC_MASTER", **properties: str) -> None:
         """Begin anew with these settings."""
         self.open(role, **properties)
-        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        self.topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
         self.topics.update(TopicConfig("T", 4, 4))
-        self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, SetWallClock())
         self.prepared: list[Message] = []
         self.counted: list[tuple[str, int, int]] = []
         self.processor = SendMessageProcessor(
             self.store,
             self.settings,
             BrokerTables(self.topics, self.groups, ConsumerOffsetManager(self.folder, self.clock, 5000, execute)),
-            Stamps(lambda: STORE_HOST, lambda: NOW_MS),
-            self.prepare,
-            lambda topic, count, size, calls=1: self.counted.append((topic, count, size)),
+            Stamps(own_addresses(str(STORE_HOST)), SetWallClock()),
+            PlayedTransactions(self.store, self.prepared),
+            CountedPuts(self.counted),
         )
         self.peer = self.client(self.processor.processors())
-
-    def prepare(self, message: Message) -> Deferred[PutMessageResult]:
-        """Plays the transaction service."""
-        self.prepared.append(message)
-        return self.store.put_message(replace(message, topic="HALF", queue_id=0))
 
     def request(
         self,
@@ -344,7 +367,7 @@ class TimerTests(SendTestCase):
             self.assertEqual(answer.code, ResponseCode.NO_PERMISSION)
 
     def recall(self, topic: str, handle: str) -> RemotingCommand:
-        stamps = Stamps(lambda: STORE_HOST, lambda: NOW_MS)
+        stamps = Stamps(own_addresses(str(STORE_HOST)), SetWallClock())
         recalls = RecallProcessor(self.processor, self.store, self.topics, stamps)
         return self.client(recalls.processors()).ask(RequestCode.RECALL_MESSAGE, topic=topic, recallHandle=handle)
 

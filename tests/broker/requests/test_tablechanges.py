@@ -9,23 +9,24 @@ from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.deletions import DeletedTopicTable
+from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import loads_lenient
 from rmqha.wire.slavefields import AWAITED
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, deleted_topics
+from tests.broker.brokerstore import BrokerStoreTestCase, SetWallClock, deleted_topics
 
 
 class TableChangesTests(BrokerStoreTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.open()
-        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
-        groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
+        groups = SubscriptionGroupManager(self.folder, self.settings, SetWallClock())
         offsets = ConsumerOffsetManager(self.folder, self.clock, 5_000, execute)
         self.offsets, self.deleted = offsets, deleted_topics(self, self.topics, offsets)
         tables = CopiedTables(self.topics, groups, offsets, self.deleted)
-        self.processor = TableChangesProcessor(tables, lambda: 7, self.clock)
+        self.processor = TableChangesProcessor(tables, self.store, self.clock)
         self.peer = self.client(self.processor.processors())
 
     def ask(self, known: RemotingCommand | None = None, hold_ms: int = 1000) -> list[RemotingCommand]:
@@ -39,6 +40,7 @@ class TableChangesTests(BrokerStoreTestCase):
         self.topics.update(TopicConfig("T"))
         self.put(b"1")
         self.successResultOf(self.deleted.delete("T"))
+        self.patch(CommitLog, "min_offset", 7)
         (answer,) = self.ask()
         self.assertEqual((answer.code, answer.ext_fields["minOffset"]), (ResponseCode.SUCCESS, "7"))
         self.assertEqual(DeletedTopicTable.from_json(loads_lenient(answer.body)), self.deleted.table)

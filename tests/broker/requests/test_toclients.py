@@ -18,7 +18,7 @@ from rmqha.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, RemotingCommand, Requ
 from rmqha.wire.offsettable import OFFSET_TABLE, reading_offsets
 from tests import examples
 from tests.acl.granted import Granted
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, any_header
+from tests.broker.brokerstore import BrokerStoreTestCase, Client, SetWallClock, any_header
 from tests.broker.tables.test_clients import consumer, heartbeat_body
 from tests.remoting.test_protocol import frame
 
@@ -35,8 +35,8 @@ class ToClientsTestCase(BrokerStoreTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.open()
-        self.topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
-        self.groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        self.topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
+        self.groups = SubscriptionGroupManager(self.folder, self.settings, SetWallClock())
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
         self.consumers = ConsumerManager(self.settings, self.groups)
         tables = BrokerTables(self.topics, self.groups, self.offsets)

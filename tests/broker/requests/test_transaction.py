@@ -19,9 +19,9 @@ from rmqha.broker.requests import transaction
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.transaction import (
     STEPS_AT_ONCE,
+    CheckAction,
     HalfMessage,
     TransactionalMessageService,
-    Verdict,
 )
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import ClientManageProcessor, ConsumerManager, ProducerManager
@@ -38,7 +38,7 @@ from rmqha.wire.record import MAX_PROPERTIES_BYTES, Host, Record, decode_record,
 from rmqha.wire.topics import TRANSACTION_GROUP
 from tests import examples
 from tests.acl.granted import Granted
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, own_addresses
 from tests.fixtures import expected
 from tests.ha.doubles import log_lines
 
@@ -63,9 +63,9 @@ class TransactionTestCase(BrokerStoreTestCase):
     def serve(self, role: str = "ASYNC_MASTER", **properties: str) -> None:
         """Begin anew with a store of its own."""
         self.open(role, **properties)
-        self.topics = TopicConfigManager(self.folder, self.settings, self.now_ms)
+        self.topics = TopicConfigManager(self.folder, self.settings, self.wall)
         self.consumer_offsets = ConsumerOffsetManager(self.folder, self.clock, 5_000, execute)
-        self.groups = groups = SubscriptionGroupManager(self.folder, self.settings, self.now_ms)
+        self.groups = groups = SubscriptionGroupManager(self.folder, self.settings, self.wall)
         self.producers = ProducerManager()
         consumers = ConsumerManager(self.settings, groups)
         self.clients_processors = ClientManageProcessor(
@@ -81,7 +81,7 @@ class TransactionTestCase(BrokerStoreTestCase):
             self.settings,
             BrokerTables(self.topics, self.groups, self.consumer_offsets),
             self.producers,
-            Stamps(lambda: STORE_HOST, self.now_ms),
+            Stamps(own_addresses(str(STORE_HOST)), self.wall),
             self.clock,
         )
 
@@ -89,10 +89,6 @@ class TransactionTestCase(BrokerStoreTestCase):
         """Check every minute from now on."""
         self.transactions.startService()
         self.addCleanup(self.transactions.stopService)
-
-    def now_ms(self) -> int:
-        """The wall clock, as the store has it too."""
-        return NOW_MS + int(self.clock.seconds() * 1000)
 
     def connect_producer(self, group: str = "P") -> Client:
         """A producer's connection."""
@@ -110,7 +106,7 @@ class TransactionTestCase(BrokerStoreTestCase):
             queue_id=3,
             flag=5,
             sys_flag=1,
-            born_timestamp=self.now_ms() if born_ms is None else born_ms,
+            born_timestamp=self.wall.now_ms() if born_ms is None else born_ms,
             born_host=BORN_HOST,
             store_host=STORE_HOST,
         )
@@ -1168,7 +1164,7 @@ class OperationsTests(BrokerStoreTestCase):
 class VerdictTests(BrokerStoreTestCase):
     """What is to be done about a half message, to the millisecond."""
 
-    def verdicts(self, *ages_ms: int, **properties: str) -> list[Verdict]:
+    def verdicts(self, *ages_ms: int, **properties: str) -> list[CheckAction]:
         """Of one with these properties, at these ages."""
         of_broker = make_settings({"transactionTimeOut": "6000", "transactionCheckMax": "3", "fileReservedTime": "1"})
         stored = format_properties({"PGROUP": "P", "REAL_TOPIC": "T", "REAL_QID": "0", **properties})
@@ -1176,15 +1172,15 @@ class VerdictTests(BrokerStoreTestCase):
         return [half.verdict(of_broker, NOW_MS + age_ms) for age_ms in ages_ms]
 
     def test_it_waits_until_its_time_is_over(self) -> None:
-        self.assertEqual(self.verdicts(0, 5_999), [Verdict.WAIT] * 2)
-        self.assertEqual(self.verdicts(-1, 6_000, 3_600_000), [Verdict.CHECK] * 3)
-        self.assertEqual(self.verdicts(3_600_001), [Verdict.DISCARD])
+        self.assertEqual(self.verdicts(0, 5_999), [CheckAction.WAIT] * 2)
+        self.assertEqual(self.verdicts(-1, 6_000, 3_600_000), [CheckAction.CHECK] * 3)
+        self.assertEqual(self.verdicts(3_600_001), [CheckAction.DISCARD])
 
     def test_a_time_of_its_own_counts_instead(self) -> None:
         verdicts = self.verdicts(-1, 1_999, 2_000, CHECK_IMMUNITY_TIME_IN_SECONDS="2")
-        self.assertEqual(verdicts, [Verdict.POSTPONE, Verdict.POSTPONE, Verdict.CHECK])
-        self.assertEqual(self.verdicts(3_600_001, CHECK_IMMUNITY_TIME_IN_SECONDS="9999"), [Verdict.DISCARD])
+        self.assertEqual(verdicts, [CheckAction.POSTPONE, CheckAction.POSTPONE, CheckAction.CHECK])
+        self.assertEqual(self.verdicts(3_600_001, CHECK_IMMUNITY_TIME_IN_SECONDS="9999"), [CheckAction.DISCARD])
 
     def test_so_many_checks_are_enough_whatever_its_age(self) -> None:
-        self.assertEqual(self.verdicts(0, TRANSACTION_CHECK_TIMES="2"), [Verdict.WAIT])
-        self.assertEqual(self.verdicts(0, TRANSACTION_CHECK_TIMES="3"), [Verdict.DISCARD])
+        self.assertEqual(self.verdicts(0, TRANSACTION_CHECK_TIMES="2"), [CheckAction.WAIT])
+        self.assertEqual(self.verdicts(0, TRANSACTION_CHECK_TIMES="3"), [CheckAction.DISCARD])

@@ -30,7 +30,7 @@ from rmqha.store.metadata import SubscriptionGroupConfig
 from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.heartbeat import ConsumeFromWhere, ConsumeType, MessageModel
 from tests.acl.granted import Granted
-from tests.broker.brokerstore import NOW_MS, Client
+from tests.broker.brokerstore import EVERYBODY, Client, SetWallClock
 from tests.ha.doubles import PEER_NAME, log_lines
 
 JAVA_HEARTBEAT = (
@@ -71,8 +71,8 @@ class ClientsTestCase(SynchronousTestCase):
         """Begin anew with these settings."""
         settings = make_settings(properties)
         folder = Path(self.mktemp())
-        self.topics = TopicConfigManager(folder, settings, lambda: NOW_MS)
-        self.groups = SubscriptionGroupManager(folder, settings, lambda: NOW_MS)
+        self.topics = TopicConfigManager(folder, settings, SetWallClock())
+        self.groups = SubscriptionGroupManager(folder, settings, SetWallClock())
         self.producers = ProducerManager()
         self.consumers = ConsumerManager(settings, self.groups)
         self.housekeeping = ClientHousekeepingService(self.producers, self.consumers, self.clock)
@@ -335,9 +335,7 @@ class ClosedConnectionTests(ClientsTestCase):
         client.line.lose()
         left = [name for name in names if self.producers.get(name) is not None]
         self.assertEqual(len(left), 2 * GROUPS_AT_ONCE)
-        self.assertIsNone(
-            self.producers.available(left[0], lambda _: True), "it is closed: nobody is there to be asked"
-        )
+        self.assertIsNone(self.producers.available(left[0], EVERYBODY), "it is closed: nobody is there to be asked")
         self.clock.pump([0.0] * 10)
         self.assertEqual([name for name in names if self.producers.get(name) is not None], [])
 
@@ -491,13 +489,13 @@ class QuestionTests(ClientsTestCase):
         clients = [self.connect() for _ in range(3)]
         for client in clients:
             self.heartbeat(client, producers=("P",))
-        chosen = [self.producers.available("P", lambda _: True) for _ in range(6)]
+        chosen = [self.producers.available("P", EVERYBODY) for _ in range(6)]
         self.assertEqual({chosen.count(client.protocol) for client in clients}, {2})
         for client in clients[1:]:
             client.line.lose()
-        self.assertIs(self.producers.available("P", lambda _: True), clients[0].protocol)
+        self.assertIs(self.producers.available("P", EVERYBODY), clients[0].protocol)
         clients[0].line.lose()
-        self.assertIsNone(self.producers.available("P", lambda _: True))
+        self.assertIsNone(self.producers.available("P", EVERYBODY))
 
 
 class CheckClientConfigTests(ClientsTestCase):

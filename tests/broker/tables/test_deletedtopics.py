@@ -8,7 +8,7 @@ from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.store.deletions import DeletedTopicTable, Deletion
 from rmqha.store.metadata import ConsumerOffsetTable
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, deleted_topics
+from tests.broker.brokerstore import BrokerStoreTestCase, SetWallClock, deleted_topics
 
 OFFSETS = {
     "T@G": {0: 3, 1: 1},
@@ -23,7 +23,7 @@ class DeathTests(BrokerStoreTestCase):
     def start_tables(self) -> None:
         """The tables as a start reads them."""
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
-        topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
         self.deleted = deleted_topics(self, topics, self.offsets)
 
     def setUp(self) -> None:
@@ -74,7 +74,7 @@ class FoundTests(BrokerStoreTestCase):
         """A table may have 20,000 deletions: making one for each topic would hold up all else."""
         self.open("SLAVE")
         offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
-        deleted = deleted_topics(self, TopicConfigManager(self.folder, self.settings, lambda: NOW_MS), offsets)
+        deleted = deleted_topics(self, TopicConfigManager(self.folder, self.settings, SetWallClock()), offsets)
         made: list[DeletedTopicTable] = []
 
         def of(table: DeletedTopicTable, deletions: Iterable[Deletion]) -> DeletedTopicTable:

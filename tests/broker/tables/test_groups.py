@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.broker.tables.groups import SYSTEM_GROUPS, SubscriptionGroupManager
 from rmqha.settings.settings import Settings
 from rmqha.store.metadata import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from tests.broker.brokerstore import SetWallClock
 
 NOW_MS = 1_795_000_000_000
 
@@ -16,12 +17,12 @@ class GroupTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.patch(os, "fsync", lambda fd: None)
         self.folder = Path(self.mktemp())
-        self.now_ms = NOW_MS
+        self.wall = SetWallClock()
         self.groups = self.make()
 
     def make(self, creates: bool = True) -> SubscriptionGroupManager:
         settings = Settings(auto_create_subscription_group=creates)
-        return SubscriptionGroupManager(self.folder, settings, lambda: self.now_ms)
+        return SubscriptionGroupManager(self.folder, settings, self.wall)
 
     def on_disk(self) -> SubscriptionGroupTable:
         return SubscriptionGroupTable.read(self.folder)
@@ -34,7 +35,7 @@ class GroupTests(SynchronousTestCase):
 
     def test_a_group_is_made_when_it_is_first_seen(self) -> None:
         self.assertIsNone(self.groups.get("G"))
-        self.now_ms += 5
+        self.wall.ms += 5
         self.assertEqual(self.groups.find_or_create("G"), SubscriptionGroupConfig("G"))
         self.assertEqual(self.on_disk().subscription_group_table["G"], SubscriptionGroupConfig("G"))
         self.assertEqual(self.on_disk().data_version, DataVersion(1, NOW_MS + 5))
@@ -52,7 +53,7 @@ class GroupTests(SynchronousTestCase):
 
     def test_a_restart_changes_nothing(self) -> None:
         self.groups.update(SubscriptionGroupConfig("G", consume_enable=False))
-        self.now_ms += 1000
+        self.wall.ms += 1000
         self.assertEqual(self.make().table, self.groups.table)
 
     def test_a_group_of_the_systems_that_lacks_is_added_as_a_new_version(self) -> None:

@@ -1,22 +1,26 @@
 """How many new groups and topics are taken."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from rmqha.broker.tables import groups, newnames, topics
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, group_problem
 from rmqha.broker.tables.newnames import LINES_AT_ONCE, TELL_SECONDS, NewNameLimits, NewNames, Rate
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.settings.settings import make_settings
 from rmqha.store.metadata import SubscriptionGroupConfig, TopicConfig
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.fastjson import dumps_strict
 from rmqha.wire.topics import HALF_TOPIC
+from tests.broker.brokerstore import SetWallClock, WallClockOf
 from tests.ha.doubles import log_lines
 
 
@@ -24,12 +28,23 @@ class Peer:
     """Stands for a connection."""
 
 
+@implementer(IWallClock)
+class Times:
+    """One time after another, in ms."""
+
+    def __init__(self, times: Iterable[int]) -> None:
+        self._times = iter(times)
+
+    def now_ms(self) -> int:
+        return next(self._times)
+
+
 class NewNamesTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.peer = Peer()
         self.limits = NewNameLimits(Rate(10, 5), Rate(4, 2), most=100)
-        self.names = NewNames("group", self.limits, self.clock.seconds)
+        self.names = NewNames("group", self.limits, WallClockOf(self.clock, 0))
 
     @staticmethod
     def connection(address: str) -> RemotingProtocol:
@@ -66,7 +81,7 @@ class NewNamesTests(SynchronousTestCase):
 
     def test_only_so_many_addresses_are_remembered(self) -> None:
         self.patch(newnames, "MAX_ADDRESSES", 2)
-        self.names = NewNames("group", self.limits, self.clock.seconds)
+        self.names = NewNames("group", self.limits, WallClockOf(self.clock, 0))
         first = self.connection("192.0.2.1")
         self.assertEqual(self.taken(first), 4)
         self.names.take("name", 0, self.connection("192.0.2.2"))
@@ -74,7 +89,7 @@ class NewNamesTests(SynchronousTestCase):
         self.assertEqual(len(self.names._addresses), 2)
 
     def test_the_table_has_room_for_so_many_bytes(self) -> None:
-        names = NewNames("topic", self.limits, self.clock.seconds, longest_row=80, most_bytes=300)
+        names = NewNames("topic", self.limits, WallClockOf(self.clock, 0), longest_row=80, most_bytes=300)
         names.hold(["a" * 10])
         names.take("b" * 10, 1)
         names.added("b" * 10)
@@ -114,8 +129,8 @@ class NewNamesTests(SynchronousTestCase):
         self.assertIn(f"{LINES_AT_ONCE} groups were created", lines())
 
     def test_a_clock_that_goes_back_takes_nothing_away(self) -> None:
-        times = iter([100.0, 100.0, 50.0, 50.0])
-        names = NewNames("group", NewNameLimits(Rate(2, 1), Rate(2, 1), most=10), lambda: next(times))
+        times = Times([100_000, 100_000, 50_000, 50_000])
+        names = NewNames("group", NewNameLimits(Rate(2, 1), Rate(2, 1), most=10), times)
         names.take("name", 0, None)
         names.take("name", 0, None)
 
@@ -136,7 +151,7 @@ class TableBytesTests(SynchronousTestCase):
         for patched in ("fsync", "fdatasync"):
             self.patch(os, patched, lambda fd: None)
         settings = make_settings({})
-        manager = topics.TopicConfigManager(Path(self.mktemp()), settings, lambda: 1_795_000_000_000)
+        manager = topics.TopicConfigManager(Path(self.mktemp()), settings, SetWallClock(1_795_000_000_000))
         names = [f"{number:0127d}" for number in range(100)]
         room = 50 * (topics.MAX_ROW_BYTES + 2 * 127)
         body = len(dumps_strict(manager.table.to_json()))
@@ -155,7 +170,7 @@ class TableBytesTests(SynchronousTestCase):
         manager.take_new("y" * 127, None)
 
     def test_the_topics_that_groups_bring_have_a_limit_too(self) -> None:
-        manager = topics.TopicConfigManager(Path(self.mktemp()), make_settings({}), lambda: 1_795_000_000_000)
+        manager = topics.TopicConfigManager(Path(self.mktemp()), make_settings({}), SetWallClock(1_795_000_000_000))
         manager._new.hold(["x" * 127] * (newnames.MAX_TABLE_BYTES // topics.MAX_ROW_BYTES))
         with self.assertRaises(RequestRefused):
             manager.create_in_send_back("%RETRY%G", 1)
@@ -164,7 +179,7 @@ class TableBytesTests(SynchronousTestCase):
 
 class GroupNameTests(SynchronousTestCase):
     def manager(self, **properties: str) -> SubscriptionGroupManager:
-        return SubscriptionGroupManager(Path(self.mktemp()), make_settings(properties), lambda: 1_795_000_000_000)
+        return SubscriptionGroupManager(Path(self.mktemp()), make_settings(properties), SetWallClock(1_795_000_000_000))
 
     def test_names_are_those_that_java_takes(self) -> None:
         for good in ("G", "please_rename-unique%group|1", "x" * MAX_GROUP_LENGTH):

@@ -19,7 +19,7 @@ from rmqha.store.metadata import ConsumerOffsetTable
 from rmqha.wire.command import ONEWAY_FLAG, OUR_VERSION, RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.fastjson import dumps_strict
 from tests import examples
-from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, any_header, deleted_topics
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, SetWallClock, any_header, deleted_topics
 from tests.ha.doubles import PEER_NAME, log_lines
 from tests.remoting.test_protocol import frame
 
@@ -41,7 +41,7 @@ class OffsetsTestCase(BrokerStoreTestCase):
     def serve(self, run_in_thread: RunInThread = execute) -> None:
         """Answer requests about the store that is open."""
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, INTERVAL_MS, run_in_thread)
-        groups = SubscriptionGroupManager(self.folder, self.settings, lambda: NOW_MS)
+        groups = SubscriptionGroupManager(self.folder, self.settings, SetWallClock())
         self.consumers = ConsumerManager(self.settings, groups)
         self.peer = self.client(OffsetProcessors(self.store, self.offsets, self.consumers).processors())
 
@@ -97,7 +97,7 @@ class ConsumerOffsetTests(OffsetsTestCase):
 
     def test_what_was_read_before_a_deletion_is_not_committed_after_it(self) -> None:
         self.put(b"1", b"2", b"3")
-        topics = TopicConfigManager(self.folder, self.settings, lambda: NOW_MS)
+        topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
         deleting = deleted_topics(self, topics, self.offsets).delete("T")
         self.clock.pump([0] * 10)
         self.successResultOf(deleting)

@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.tables.stats import BrokerStats, StatsData
 from rmqha.kit.steps import at_once
+from tests.broker.brokerstore import SetWallClock, WallClockOf
 
 NOON_MS = int(datetime(2026, 11, 21, 12).timestamp() * 1000)
 HOUR = 3600.0
@@ -20,7 +21,7 @@ class StatsTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.stats = BrokerStats("C", self.clock, lambda: NOON_MS + int(self.clock.seconds() * 1000))
+        self.stats = BrokerStats("C", self.clock, WallClockOf(self.clock, NOON_MS))
         self.stats.startService()
         self.addCleanup(self.stats.stopService)
 
@@ -137,10 +138,10 @@ class WindowTests(StatsTestCase):
 
 
 class RateTests(StatsTestCase):
-    """``rates``: over ten seconds, a minute and ten minutes."""
+    """``recent``: over ten seconds, a minute and ten minutes."""
 
     def puts(self) -> list[float]:
-        return self.stats.rates(lambda totals: totals.put)
+        return [counted.per_second(counted.put) for counted in self.stats.recent()]
 
     def test_before_any_time_has_passed_there_is_no_rate(self) -> None:
         self.stats.messages_put("T", 1, 1)
@@ -165,10 +166,8 @@ class RateTests(StatsTestCase):
         self.stats.messages_got("G", "T", 8, 1)
         self.stats.messages_got("G", "T", 0, 0)
         self.pass_by(10)
-        rates = {
-            name: self.stats.rates(lambda totals, name=name: getattr(totals, name))[0]  # type: ignore[misc]
-            for name in ("found", "missed", "transferred")
-        }
+        counted = self.stats.recent()[0]
+        rates = {name: counted.per_second(getattr(counted, name)) for name in ("found", "missed", "transferred")}
         self.assertEqual(rates, {"found": 0.2, "missed": 0.1, "transferred": 4.0})
 
 
@@ -226,7 +225,7 @@ class ManyPlacesTests(StatsTestCase):
 class EndTests(SynchronousTestCase):
     def test_once_stopped_nothing_is_scheduled(self) -> None:
         clock = Clock()
-        stats = BrokerStats("C", clock, lambda: 0)
+        stats = BrokerStats("C", clock, SetWallClock(0))
         stats.startService()
         stats.stopService()
         stats.stopService()

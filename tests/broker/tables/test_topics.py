@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.broker.tables.topics import TopicConfigManager, topic_problem
 from rmqha.settings.settings import Settings
 from rmqha.store.metadata import DataVersion, TableFile, TopicConfig, TopicConfigTable, TopicFilterType
+from tests.broker.brokerstore import SetWallClock, ToldRows
 from tests.ha.doubles import log_lines
 
 NOW_MS = 1_795_000_000_000
@@ -31,11 +32,11 @@ class TopicsTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.patch(os, "fsync", lambda fd: None)
         self.folder = Path(self.mktemp())
-        self.now_ms = NOW_MS
+        self.wall = SetWallClock()
         self.topics = self.make()
 
     def make(self, **settings: Any) -> TopicConfigManager:
-        return TopicConfigManager(self.folder, Settings(**settings), lambda: self.now_ms)
+        return TopicConfigManager(self.folder, Settings(**settings), self.wall)
 
     def on_disk(self) -> TopicConfigTable:
         return TopicConfigTable.read(self.folder)
@@ -70,7 +71,7 @@ class BeginTests(TopicsTestCase):
     def test_a_restart_changes_nothing(self) -> None:
         self.topics.update(TopicConfig("T"))
         version = self.topics.table.data_version
-        self.now_ms += 1000
+        self.wall.ms += 1000
         again = self.make()
         self.assertEqual((again.table.data_version, again.get("T")), (version, TopicConfig("T")))
 
@@ -82,10 +83,10 @@ class BeginTests(TopicsTestCase):
     def test_a_system_topic_that_lacks_is_added_as_a_new_version(self) -> None:
         self.topics.delete("BenchmarkTest")
         version = self.topics.table.data_version
-        self.now_ms += 1000
+        self.wall.ms += 1000
         again = self.make()
         self.assertIsNotNone(again.get("BenchmarkTest"))
-        self.assertEqual(again.table.data_version, DataVersion(version.counter + 1, self.now_ms))
+        self.assertEqual(again.table.data_version, DataVersion(version.counter + 1, self.wall.ms))
 
 
 class AutoCreationTests(TopicsTestCase):
@@ -129,25 +130,25 @@ class AutoCreationTests(TopicsTestCase):
 
 class ChangeTests(TopicsTestCase):
     def test_each_change_is_a_new_version_and_is_told(self) -> None:
-        told: list[TopicConfig | None] = []
-        self.topics.subscribe(told.append)
-        self.now_ms += 7
+        told = ToldRows()
+        self.topics.subscribe(told)
+        self.wall.ms += 7
         self.topics.update(TopicConfig("T"))
         self.assertEqual(self.topics.table.data_version, DataVersion(1, NOW_MS + 7))
         self.assertTrue(self.topics.delete("T"))
         self.assertEqual(self.on_disk().data_version, DataVersion(2, NOW_MS + 7))
-        self.assertEqual(told, [TopicConfig("T"), None])
+        self.assertEqual(told.rows, [TopicConfig("T"), None])
 
     def test_what_is_not_there_cannot_be_deleted(self) -> None:
         self.assertFalse(self.topics.delete("T"))
         self.assertEqual(self.topics.table.data_version, DataVersion(0, NOW_MS))
 
     def test_a_slave_takes_its_masters_table_with_its_version(self) -> None:
-        told: list[TopicConfig | None] = []
-        self.topics.subscribe(told.append)
+        told = ToldRows()
+        self.topics.subscribe(told)
         table = TopicConfigTable(DataVersion(41, 5), {"M": TopicConfig("M")})
         self.topics.replace(table)
-        self.assertEqual((self.on_disk(), self.topics.get("TBW102"), told), (table, None, [None]))
+        self.assertEqual((self.on_disk(), self.topics.get("TBW102"), told.rows), (table, None, [None]))
 
     def test_a_disk_that_refuses_is_logged_and_the_topic_is_there_all_the_same(self) -> None:
         with log_lines() as lines, patch.object(TableFile, "write", side_effect=OSError("no room")):

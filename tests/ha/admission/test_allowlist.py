@@ -5,7 +5,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.admission.allowlist import LOGGED_AGAIN_SECONDS, MAX_LOGGED, AllowList, SlaveCheck
-from rmqha.ha.master.grouptransfer import GroupTransfer
+from rmqha.ha.master.enoughslaves import EnoughSlaves
+from rmqha.ha.master.followers import Copies, Followers
 from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.settings.settings import make_settings
 from rmqha.store.message import PutMessageStatus
@@ -97,13 +98,12 @@ class MasterTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.log = memory_log(IMAGE)
-        self.transfer = GroupTransfer(
-            self.log, make_settings({"storePathRootDir": self.mktemp(), "brokerRole": "SYNC_MASTER"}), self.clock, 0
-        )
+        settings = make_settings({"storePathRootDir": self.mktemp(), "brokerRole": "SYNC_MASTER"})
+        self.transfer = Followers(EnoughSlaves(Copies(self.log, 0), settings), settings, self.clock)
 
     def serve(self, text: str) -> HAMasterFactory:
         check = SlaveCheck(self.clock, AllowList.parse(text))
-        factory = HAMasterFactory(self.log, self.clock, MasterOptions(1000), self.transfer, check=check)
+        factory = HAMasterFactory(self.log, self.clock, MasterOptions(1000), [self.transfer], check=check)
         factory.doStart()
         self.addCleanup(factory.doStop)
         return factory

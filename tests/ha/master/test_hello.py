@@ -126,7 +126,7 @@ class ReaderTests(MasterTestCase):
 
     def test_it_counts_for_nothing_even_if_it_reports_the_end(self) -> None:
         followed: list[SlaveProgress] = []
-        self.factory._group_transfer = Follower(followed)
+        self.factory._followers = [Follower(followed)]
         transport = self.read_from(1)
         transport.deliver(encode_report(IMAGE.end))
         self.assertEqual((followed, self.factory.acknowledged()), ([], {}))

@@ -13,13 +13,13 @@ from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.logger import capturedLogs
 from zope.interface.verify import verifyObject
 
-from rmqha.ha.slave.contact import seconds_of
 from rmqha.ha.slave.protocol import IConnectionOwner
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.ha.slave.service import OnGap
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.times import seconds_of
 from rmqha.remoting.protocol import RemotingError
 from rmqha.settings.settings import make_settings
 from rmqha.store.log.mappedfile import DISK

@@ -6,10 +6,14 @@ from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClie
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
+from zope.interface.verify import verifyObject
 
-from rmqha.ops.doctor.asking import MAX_HOSTS, Asked, Asking, receive_buffer
+from rmqha.net.tls.endpoints import ClientTLS
+from rmqha.ops.doctor.asking import MAX_HOSTS, AskedAbout, Asking, receive_buffer
 from rmqha.ops.doctor.facts import Facts, Store
-from rmqha.remoting.protocol import CALL_TIMEOUT_SECONDS, Processor
+from rmqha.ops.ways import IWays, Ways
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.protocol import Processor
 from rmqha.store.nodestate import NodeState
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, read_brokers
 from rmqha.wire.command import RemotingCommand, RequestCode
@@ -38,6 +42,7 @@ class Silent:
         return succeed(protocol)
 
 
+@implementer(IWays)
 class AskingTestCase(SynchronousTestCase):
     """Brokers and name servers in memory."""
 
@@ -77,14 +82,14 @@ class AskingTestCase(SynchronousTestCase):
         server = self.places[address] = Server(self.clock, {RequestCode.GET_BROKER_CLUSTER_INFO: answer})
         return server
 
-    def way(self, address: str) -> IStreamClientEndpoint:
+    def to(self, address: str) -> IStreamClientEndpoint:
         if address not in self.places:
             raise ValueError(f"{address} is not an address")
         return self.places[address]
 
-    def ask(self, asked: Asked, *stores: Store, seconds: float = 0.0) -> Facts:
+    def ask(self, asked: AskedAbout, *stores: Store, seconds: float = 0.0) -> Facts:
         """The facts, once everybody has answered; ``seconds`` pass meanwhile."""
-        asking = Deferred.fromCoroutine(Asking(self.way, self.clock, self.clock.seconds).facts(asked, stores))
+        asking = Deferred.fromCoroutine(Asking(self, self.clock, self.clock.seconds).facts(asked, stores))
         self.carry()
         self.clock.advance(seconds)
         self.carry()
@@ -96,13 +101,17 @@ class AskingTestCase(SynchronousTestCase):
 
 
 class AskingTests(AskingTestCase):
+    def test_the_ways_are_those_that_it_asks_for(self) -> None:
+        verifyObject(IWays, self)
+        verifyObject(IWays, Ways(self.clock, ClientTLS()))
+
     def test_a_host_leads_to_its_name_server_and_its_slave(self) -> None:
         self.broker("m:1", namesrvAddr="ns:1")
         self.broker("s:1", broker_id=1)
         self.broker("other:1")
         self.name_server("ns:1")
         self.brokers = {"a": {0: "m:1", 1: "s:1"}, "b": {0: "other:1"}}
-        facts = self.ask(Asked(("m:1",)))
+        facts = self.ask(AskedAbout(("m:1",)))
         self.assertEqual(
             [(host.name, host.given, host.problem) for host in facts.hosts], [("m:1", True, None), ("s:1", False, None)]
         )
@@ -114,16 +123,16 @@ class AskingTests(AskingTestCase):
         self.broker("other:1", brokerName="b")
         self.name_server("ns:1")
         self.brokers = {"a": {0: "m:1"}, "b": {0: "other:1"}}
-        self.assertEqual([host.name for host in self.ask(Asked(name_servers=("ns:1",))).hosts], ["m:1", "other:1"])
+        self.assertEqual([host.name for host in self.ask(AskedAbout(name_servers=("ns:1",))).hosts], ["m:1", "other:1"])
 
     def test_a_store_leads_to_its_name_server(self) -> None:
         self.name_server("ns:1")
-        facts = self.ask(Asked(), Store("/s", config={"namesrvAddr": "ns:1"}))
+        facts = self.ask(AskedAbout(), Store("/s", config={"namesrvAddr": "ns:1"}))
         self.assertEqual([server.address for server in facts.name_servers], ["ns:1"])
 
     def test_nothing_is_sent_to_an_ha_port(self) -> None:
         self.broker("m:1")
-        self.ask(Asked(("m:1",)))
+        self.ask(AskedAbout(("m:1",)))
         ha_port = self.places["m:2"]
         assert isinstance(ha_port, Silent)
         self.assertEqual([transport.take() for transport in ha_port.received], [b""])
@@ -133,13 +142,13 @@ class AskingTests(AskingTestCase):
         names = tuple(f"dead{number}:1" for number in range(10))
         for number, name in enumerate(names):
             self.places[name] = Silent(self.clock, takes=number % 2 == 0)
-        facts = self.ask(Asked(names), seconds=CALL_TIMEOUT_SECONDS)
+        facts = self.ask(AskedAbout(names), seconds=CALL_TIMEOUT_SECONDS)
         self.assertEqual([host.problem for host in facts.hosts], ["no answer within 3 s"] * 10)
 
     def test_a_mute_name_server_and_wrong_answers_are_problems(self) -> None:
         self.name_server("ns:1").is_mute = True
         self.places["strange:1"] = Server(self.clock, {})
-        facts = self.ask(Asked(("strange:1", "nowhere"), ("ns:1",)), seconds=CALL_TIMEOUT_SECONDS)
+        facts = self.ask(AskedAbout(("strange:1", "nowhere"), ("ns:1",)), seconds=CALL_TIMEOUT_SECONDS)
         self.assertEqual([server.problem for server in facts.name_servers], ["no answer within 3 s"])
         self.assertTrue(all(host.problem for host in facts.hosts))
 
@@ -147,7 +156,7 @@ class AskingTests(AskingTestCase):
         self.broker("m:1")
         self.name_server("ns:1")
         self.brokers = {"a": {0: "m:1", **{number: f"x{number}:1" for number in range(1, 5000)}}}
-        facts = self.ask(Asked(("m:1",), ("ns:1",)))
+        facts = self.ask(AskedAbout(("m:1",), ("ns:1",)))
         self.assertEqual((len(facts.hosts), facts.left_out), (MAX_HOSTS, 5000 - MAX_HOSTS))
 
     def test_an_unreadable_state_is_a_problem(self) -> None:
@@ -157,10 +166,10 @@ class AskingTests(AskingTestCase):
             RequestCode.GET_BROKER_RUNTIME_INFO: lambda _, __: RemotingCommand(0, body=orjson.dumps({"table": info})),
         }
         self.places["m:1"] = Server(self.clock, processors)
-        (host,) = self.ask(Asked(("m:1",))).hosts
+        (host,) = self.ask(AskedAbout(("m:1",))).hosts
         self.assertIn("state is not readable", host.problem or "")
         info[NODE_STATE_KEY] = orjson.dumps(NodeState(store_id="x", role="SLAVE", state="GAP").as_json()).decode()
-        (host,) = self.ask(Asked(("m:1",))).hosts
+        (host,) = self.ask(AskedAbout(("m:1",))).hosts
         assert host.judgement is not None
         self.assertEqual((host.problem, host.judgement.state, host.judgement.code), (None, "GAP", 3))
 

@@ -6,10 +6,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops.doctor.checks import CHECKS, examine, has_failed
-from rmqha.ops.doctor.facts import Facts, HeldSlot, Host, Judgement, NameServer, OpenFiles, Store, clock_ahead
-from rmqha.ops.doctor.findings import Verdict
+from rmqha.ops.doctor.facts import AskedBroker, Facts, HeldSlot, Judgement, OpenFiles, ServerListing, Store, clock_ahead
+from rmqha.ops.doctor.findings import CheckResult
 
-PASS, WARN, FAIL, SKIP = Verdict.PASS, Verdict.WARN, Verdict.FAIL, Verdict.SKIP
+PASS, WARN, FAIL, SKIP = CheckResult.PASS, CheckResult.WARN, CheckResult.FAIL, CheckResult.SKIP
 GIB = 1 << 30
 CONFIG = {
     "brokerName": "a",
@@ -40,13 +40,13 @@ SLAVE_CONFIG = {
     "brokerIP1": "10.0.0.2",
     "brokerIP2": "10.0.1.2",
 }
-MASTER = Host(
+MASTER = AskedBroker(
     "10.0.0.1:10911", config=CONFIG, info=INFO, log_end=1000, round_trip=0.001, clock_ahead=(-0.5, 0.5), over_tls=True
 )
 SLAVE = replace(MASTER, name="10.0.0.2:10911", config=SLAVE_CONFIG, log_end=900)
 CONNECTS = {"10.0.0.1:10911": None, "10.0.1.1:10912": None, "10.0.0.2:10911": None}
 BROKERS = {"a": {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}}
-SERVERS = (NameServer("ns1:9876", brokers=BROKERS), NameServer("ns2:9876", brokers=BROKERS))
+SERVERS = (ServerListing("ns1:9876", brokers=BROKERS), ServerListing("ns2:9876", brokers=BROKERS))
 PAIR = Facts((MASTER, SLAVE), (), SERVERS, CONNECTS, receive_buffer=6 << 20)
 STORE = Store(
     "/data/a",
@@ -63,7 +63,7 @@ STORE = Store(
 
 
 class CheckTestCase(SynchronousTestCase):
-    def verdicts(self, name: str, facts: Facts) -> list[Verdict]:
+    def verdicts(self, name: str, facts: Facts) -> list[CheckResult]:
         """The verdicts of one check, in order."""
         (check,) = (check for check in CHECKS if check.name == name)
         found = check.findings(facts)
@@ -98,7 +98,7 @@ class AllChecksTests(CheckTestCase):
 
     def test_nothing_passes_without_facts(self) -> None:
         """An unknown fact is SKIP, with a reason."""
-        unknown = Facts((Host("x:1"),), (Store("/s", slots=None, slots_problem="unreadable"),))
+        unknown = Facts((AskedBroker("x:1"),), (Store("/s", slots=None, slots_problem="unreadable"),))
         for check, finding in examine(unknown):
             self.assertTrue(finding.text)
             if check.name not in ("answers", "tls", "slots"):
@@ -109,7 +109,7 @@ class AllChecksTests(CheckTestCase):
     def test_settings_that_are_not_numbers_are_unknown(self) -> None:
         strange = dict.fromkeys(CONFIG, "\x1b[31m" + "9" * 5000)
         info = dict.fromkeys([*INFO, "runtime"], "9" * 5000)
-        for _, finding in examine(Facts((Host("x:1", config=strange, info=info, given=False),), (), SERVERS)):
+        for _, finding in examine(Facts((AskedBroker("x:1", config=strange, info=info, given=False),), (), SERVERS)):
             self.assertIn(finding.verdict, (SKIP, PASS, WARN), finding)
 
     def test_names_are_unique(self) -> None:
@@ -120,7 +120,7 @@ class NodeTests(CheckTestCase):
     """Checks of one node."""
 
     def test_who_does_not_answer_fails(self) -> None:
-        facts = Facts((MASTER, Host("b:1", "refused")), (STORE, Store("/nope", "there is no such store")))
+        facts = Facts((MASTER, AskedBroker("b:1", "refused")), (STORE, Store("/nope", "there is no such store")))
         self.assertEqual(self.verdicts("answers", facts), [PASS, FAIL, PASS, FAIL])
 
     def test_the_warnings_of_a_node(self) -> None:
@@ -287,16 +287,16 @@ class ClusterTests(CheckTestCase):
             ({"a": {**BROKERS["a"], 0: "10.0.0.9:10911"}}, FAIL),
             ({}, WARN),
         ):
-            facts = replace(PAIR, name_servers=(SERVERS[0], NameServer("ns2:9876", brokers=brokers)))
+            facts = replace(PAIR, name_servers=(SERVERS[0], ServerListing("ns2:9876", brokers=brokers)))
             self.assertIn(verdict, self.verdicts("name-servers", facts))
             self.assertNotIn(PASS, self.verdicts("name-servers", facts))
-        dead = replace(PAIR, name_servers=(SERVERS[0], NameServer("ns2:9876", "refused")))
+        dead = replace(PAIR, name_servers=(SERVERS[0], ServerListing("ns2:9876", "refused")))
         self.assertEqual(self.verdicts("name-servers", dead), [FAIL, SKIP])
 
     def test_registered_addresses(self) -> None:
         one = replace(PAIR, name_servers=SERVERS[:1])
         self.assertEqual(self.verdicts("registered", one), [PASS, PASS])
         self.assertEqual(self.verdicts("registered", self.master_in(one, brokerIP1="10.0.0.7")), [FAIL, PASS])
-        nowhere = replace(one, name_servers=(NameServer("ns1:9876"),))
+        nowhere = replace(one, name_servers=(ServerListing("ns1:9876"),))
         self.assertEqual(self.verdicts("registered", nowhere), [WARN, WARN])
         self.assertEqual(self.verdicts("registered", replace(PAIR, name_servers=())), [SKIP, SKIP])

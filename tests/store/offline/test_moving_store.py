@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from rmqha.cli import main
+from rmqha.kit.progress import NO_BAR, OffsetBar
 from rmqha.pipeline.jobs.engine import LocalEngine
 from rmqha.pipeline.jobs.verify import verify, verify_queues
 from rmqha.settings.settings import Settings
@@ -142,7 +143,7 @@ class MovingStoreTests(PutTestCase):
             options = options_of(self.root)
             with self.moving():
                 proof = verify(options, LocalEngine())
-                found = verify_queues(options, proof, lambda _: None)
+                found = verify_queues(options, proof, OffsetBar(NO_BAR, 0, 0))
             self.assertEqual((proof.problem, list(found.problems(self.root))), (None, []))
 
     @pytest.mark.long

@@ -17,8 +17,8 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings.settings import Settings, make_settings
-from rmqha.store.derived.derived import MARK_FILE
 from rmqha.store.derived.dispatch import Dispatcher
+from rmqha.store.derived.dispatchmark import DispatchMark
 from rmqha.store.errors import NoStore, StoreError
 from rmqha.store.examining import LOCK_FILE, open_log
 from rmqha.store.log.commitlog import CommitLog
@@ -411,7 +411,7 @@ class CopyTests(SynchronousTestCase):
 
     def test_a_copy_of_a_store_whose_dispatch_did_not_end_goes_on_with_it(self) -> None:
         self.stop_cleanly()
-        (self.store / "rmqha" / MARK_FILE).write_text(str(self.middle))
+        DispatchMark(self.middle).write(self.store)
         whole = [file_bytes(self.store / "consumequeue" / "A" / str(queue)) for queue in (0, 1)]
         for queue in (0, 1):  # one queue has units of later messages than the other
             units = 10 + queue

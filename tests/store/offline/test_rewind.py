@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings.settings import BrokerRole, Settings, make_settings
-from rmqha.store.derived.derived import note_dispatched_until
 from rmqha.store.derived.dispatch import Dispatcher
+from rmqha.store.derived.dispatchmark import DispatchMark
 from rmqha.store.derived.replacing import remove_retired, retire_derived
 from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE
@@ -99,7 +99,7 @@ class RewindTests(SynchronousTestCase):
     def test_the_index_has_all_that_stays_also_after_an_unclean_stop(self) -> None:
         """A node that built them again died after it had written the queues, and before it had written the index."""
         remove_retired(retire_derived(self.store))
-        note_dispatched_until(self.store, 0)
+        DispatchMark(0).write(self.store)
 
         def die(_: Dispatcher) -> None:
             raise KeyboardInterrupt

@@ -3,14 +3,11 @@
 The metrics, the health checks, the status page and status.json all come from here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from rmqha.broker.service import BrokerService
 from rmqha.ha.master.protocol import HAMasterFactory
-from rmqha.ha.master.serving import LogServing
-from rmqha.ha.slave.service import HASlaveService
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.histogram import Histogram
 from rmqha.kit.steps import Steps
@@ -21,7 +18,8 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR
 from rmqha.store.nodestate import NodeState
 from rmqha.store.opening import OpeningPhase
-from rmqha.web.sampling import RecentWarnings, Sample, Sampler
+from rmqha.web.interfaces import ILiveNode, IShownNode
+from rmqha.web.sampling import RecentWarnings, Sampler
 
 SERVING = "SERVING"
 RUNNING = "RUNNING"
@@ -38,68 +36,34 @@ QUEUES_AT_ONCE = 4000
 """Queues examined per step."""
 
 
-class LiveNode(Protocol):
-    """A node while its store is open: ``OpenNode``."""
+@dataclass(frozen=True, slots=True)
+class WatchedNode:
+    """A node, and what its pages watch."""
 
-    @property
-    def store(self) -> MessageStore:
-        """The open store."""
-
-    @property
-    def slave(self) -> HASlaveService | None:
-        """What copies the master's log; None for a master."""
-
-    @property
-    def serving(self) -> LogServing | None:
-        """What serves the log to slaves."""
-
-    @property
-    def broker(self) -> BrokerService | None:
-        """What answers clients."""
-
-    @property
-    def factories(self) -> Mapping[str, Any]:
-        """What builds the connections of each port, by the port's name."""
-
-    def state(self) -> NodeState:
-        """The content of state.json."""
-
-
-@dataclass(slots=True)
-class NodeFacts:
-    """Where to read. ``live`` gives the open node, None while its store is closed; ``phase`` what the node is doing.
-
-    ``settings`` gives the current settings: a promotion changes them. ``cluster`` gives what a member of a failover
-    cluster knows of it, with a number of changes of the leader; None for other nodes.
-    """
-
-    settings: Callable[[], Settings]
-    phase: Callable[[], str]
-    live: Callable[[], LiveNode | None]
+    node: IShownNode
     tls: ServerTLS | None
     warnings: RecentWarnings
     turns: Histogram | None
     sampler: Sampler
-    cluster: Callable[[int], dict[str, Any]] | None = None
 
     @property
     def role(self) -> str:
         """SLAVE, ASYNC_MASTER or SYNC_MASTER."""
-        return self.settings().broker_role.value
+        return self.node.settings.broker_role.value
 
     def state(self) -> NodeState | None:
         """The content of state.json; None while the store is closed."""
-        live = self.live()
+        live = self.node.live_node()
         return None if live is None else live.state()
 
     def name_of_state(self, state: NodeState | None) -> str:
         """The state as ``rmqha status`` names it, or else the phase."""
-        phase = self.phase()
+        phase = self.node.shown_phase()
         return phase if state is None or phase != RUNNING else state.state
 
     def ports(self, http: Any = None) -> dict[str, tuple[int, Mapping[str, int]]]:
         """For each port how many connections are open, and how many were refused, by reason."""
-        live = self.live()
+        live = self.node.live_node()
         found = {} if live is None else {name: _port_of(factory) for name, factory in live.factories.items()}
         if http is not None:
             found["http"] = len(http.channels), http.pages.refused
@@ -113,17 +77,7 @@ def _port_of(factory: Any) -> tuple[int, Mapping[str, int]]:
     return factory.connections, {"too many connections": factory.refused}
 
 
-def sample_of(live: LiveNode | None, seconds: float) -> Sample | None:
-    """The sums of an open node; None while its store is closed."""
-    if live is None:
-        return None
-    messages = 0 if live.broker is None else live.broker.stats.puts.messages
-    return Sample(
-        seconds, messages, list(live.store.put_figures.durations.counts), live.store.commit_log.verified_offset
-    )
-
-
-def slaves_of(live: LiveNode) -> list[dict[str, Any]]:
+def slaves_of(live: ILiveNode) -> list[dict[str, Any]]:
     """What is known of each connected slave. ``inSync`` says whether its lag is below haSlaveFallbehindMax."""
     if live.serving is None:
         return []
@@ -134,7 +88,7 @@ def slaves_of(live: LiveNode) -> list[dict[str, Any]]:
     ]
 
 
-def slots_of(facts: NodeFacts, live: LiveNode) -> list[dict[str, Any]]:
+def slots_of(facts: WatchedNode, live: ILiveNode) -> list[dict[str, Any]]:
     """The slots: their files, at most 5 s old, and what connected slaves have acknowledged since."""
     acknowledged = {} if live.serving is None else live.serving.factory.acknowledged()
     end = live.store.commit_log.verified_offset
@@ -149,7 +103,7 @@ def slots_of(facts: NodeFacts, live: LiveNode) -> list[dict[str, Any]]:
     ]
 
 
-def consumer_lags(live: LiveNode) -> Steps[dict[tuple[str, str], int]]:
+def consumer_lags(live: ILiveNode) -> Steps[dict[tuple[str, str], int]]:
     """By topic and group: messages after the group's offset, in the queues in which it has one. Found in steps."""
     if live.broker is None:
         return {}

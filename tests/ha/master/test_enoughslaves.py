@@ -4,7 +4,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.master.grouptransfer import GroupTransfer
+from rmqha.ha.master.enoughslaves import EnoughSlaves
+from rmqha.ha.master.followers import Copies, Followers
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.settings.settings import make_settings
@@ -24,7 +25,7 @@ OK, TIMED_OUT, NOT_AVAILABLE = (
 
 
 class ReplicationTestCase(SynchronousTestCase):
-    """A group transfer service on a log that ends at ``HELD.end``; slaves are known by their names."""
+    """The table of slaves of a SYNC_MASTER with a log that ends at ``HELD.end``; slaves are known by their names."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -34,7 +35,7 @@ class ReplicationTestCase(SynchronousTestCase):
 
     def begin(self, confirmed_offset: int = 0, **properties: str) -> None:
         settings = make_settings({"slaveTimeout": str(int(TIMEOUT * 1000)), **properties})
-        self.replication = GroupTransfer(self.log, settings, self.clock, confirmed_offset)
+        self.replication = Followers(EnoughSlaves(Copies(self.log, confirmed_offset), settings), settings, self.clock)
         self.slaves: dict[str, SlaveProgress] = {}
 
     def tearDown(self) -> None:
@@ -228,8 +229,8 @@ class NearnessTests(ReplicationTestCase):
         self.check_told(("20", NOT_AVAILABLE, 0))
 
     def test_a_slave_that_is_gone_is_no_slave(self) -> None:
-        self.connect("a")
-        self.report("a", HELD.end + 1)
+        self.connect("a", at=IMAGE.messages[10])
+        self.report("a", HELD.end)
         self.forget("a")
         self.put(20)
         self.check_told(("20", NOT_AVAILABLE, 0))
@@ -447,7 +448,7 @@ class WireTestCase(ReplicationTestCase):
     def begin_with(self, **properties: str) -> None:
         """A master with these settings."""
         self.begin(0, **properties)
-        self.factory = HAMasterFactory(self.log, self.clock, MasterOptions(1000), self.replication)
+        self.factory = HAMasterFactory(self.log, self.clock, MasterOptions(1000), [self.replication])
         self.factory.doStart()
         self.factories.append(self.factory)
 

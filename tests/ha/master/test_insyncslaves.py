@@ -6,10 +6,13 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.admission.limits import HALimits
-from rmqha.ha.master.confirming import Confirming
+from rmqha.ha.master.followers import Copies, Followers
+from rmqha.ha.master.insyncslaves import InSyncSlaves
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.ha.master.protocol import HAMasterFactory, HAMasterProtocol, MasterOptions
 from rmqha.settings.settings import make_settings
+from rmqha.store.interfaces import ICommitLog
+from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.transfer import encode_report
 from tests.ha.doubles import LineTransport, make_image, memory_log
 
@@ -19,7 +22,14 @@ START = IMAGE.messages[10]
 """What was confirmed before."""
 
 
-class ConfirmingTestCase(SynchronousTestCase):
+def follow(log: ICommitLog, confirmed: list[int], **properties: str) -> tuple[InSyncSlaves, Followers]:
+    """A table whose confirmed end is START. Each later one is appended to ``confirmed``."""
+    settings, clock = make_settings(properties), Clock()
+    policy = InSyncSlaves(Copies(log, START), settings)
+    return policy, Followers(policy, settings, clock, ReadLimit(clock, START, confirmed.append))
+
+
+class InSyncTestCase(SynchronousTestCase):
     """Slaves by name, of a master whose log ends at END."""
 
     def setUp(self) -> None:
@@ -28,30 +38,30 @@ class ConfirmingTestCase(SynchronousTestCase):
     def begin(self, **properties: str) -> None:
         self.confirmed: list[int] = []
         self.log = memory_log(IMAGE)
-        self.confirming = Confirming(self.log, make_settings(properties), START, self.confirmed.append)
+        self.policy, self.followers = follow(self.log, self.confirmed, **properties)
         self.slaves: dict[str, SlaveProgress] = {}
 
     def join(self, name: str, request: int) -> None:
         """The slave's first report."""
         self.slaves[name] = SlaveProgress(name, request, request, request % self.log.segment_size == 0)
-        self.confirming.joined(self.slaves[name])
+        self.followers.joined(self.slaves[name])
 
     def report(self, name: str, offset: int) -> None:
         """A further report."""
         slave = self.slaves[name]
         slave.send(max(slave.sent, offset))
         if slave.report(offset):
-            self.confirming.reported(slave)
+            self.followers.reported(slave)
 
     def in_sync(self) -> set[str]:
-        return {name for name, slave in self.slaves.items() if self.confirming.is_in_sync(slave)}
+        return {name for name, slave in self.slaves.items() if self.policy.is_in_sync(slave)}
 
 
-class WhoCountsTests(ConfirmingTestCase):
+class WhoCountsTests(InSyncTestCase):
     """A slave counts when it holds all that is confirmed."""
 
     def test_without_slaves_nothing_is_confirmed(self) -> None:
-        self.assertEqual((self.confirmed, self.confirming.why()), ([], "no slave is connected"))
+        self.assertEqual((self.confirmed, self.policy.why()), ([], "no slave is connected"))
 
     def test_a_slave_confirms_what_it_acknowledges(self) -> None:
         self.join("a", START)
@@ -64,7 +74,7 @@ class WhoCountsTests(ConfirmingTestCase):
         """An observer, or a slave with another log, sends one too."""
         self.join("a", START + 400)
         self.assertEqual((self.confirmed, self.in_sync()), ([], set()))
-        self.assertIn("0 of 1 connected slaves", self.confirming.why())
+        self.assertIn("0 of 1 connected slaves", self.policy.why())
 
     def test_a_first_report_of_the_log_s_end_counts(self) -> None:
         """A Java slave that holds everything acknowledges nothing else until the log grows."""
@@ -78,7 +88,7 @@ class WhoCountsTests(ConfirmingTestCase):
             self.report(name, START)
         self.report("a", END)
         self.assertEqual(self.confirmed, [])
-        self.assertEqual(self.confirming.why(), f"slave b holds the log only up to {START}")
+        self.assertEqual(self.policy.why(), f"slave b holds the log only up to {START}")
         self.report("b", END - 300)
         self.assertEqual(self.confirmed, [END - 300])
 
@@ -99,17 +109,17 @@ class WhoCountsTests(ConfirmingTestCase):
             self.join(name, START - 300)
             self.report(name, START)
         self.report("a", END)
-        self.confirming.forget(self.slaves.pop("b"))
+        self.followers.forget(self.slaves.pop("b"))
         self.assertEqual(self.confirmed, [END])
-        self.confirming.forget(self.slaves.pop("a"))
-        self.assertEqual(self.confirming.why(), "no slave is connected")
+        self.followers.forget(self.slaves.pop("a"))
+        self.assertEqual(self.policy.why(), "no slave is connected")
 
     def test_in_sync_replicas_asks_for_more_slaves(self) -> None:
         self.begin(inSyncReplicas="3")
         self.join("a", START)
         self.report("a", END)
         self.assertEqual(self.confirmed, [])
-        self.assertIn("1 of 1 connected slaves hold all that consumers have read, and 2 must", self.confirming.why())
+        self.assertIn("1 of 1 connected slaves hold all that consumers have read, and 2 must", self.policy.why())
         self.join("b", START)
         self.report("b", END - 300)
         self.assertEqual(self.confirmed, [END - 300])
@@ -145,8 +155,8 @@ class WhoCountsTests(ConfirmingTestCase):
             elif step == "r" and name in self.slaves and at > self.slaves[name].reported:
                 self.report(name, at)
             elif step == "g" and name in self.slaves:
-                self.confirming.forget(self.slaves.pop(name))
-            confirmed = self.confirming.offset
+                self.followers.forget(self.slaves.pop(name))
+            confirmed = self.followers.confirmed_offset
             held = {name: slave.acknowledged or -1 for name, slave in self.slaves.items()}
             self.assertEqual(self.confirmed, sorted(set(self.confirmed)))
             self.assertTrue(all(held[name] >= confirmed for name in self.in_sync()))
@@ -164,8 +174,9 @@ class ConnectionTests(SynchronousTestCase):
         confirmed: list[int] = []
         options = MasterOptions.of(make_settings({}))
         self.assertIsInstance(options.limits, HALimits)
-        factory = HAMasterFactory(log, clock, options)
-        factory.confirming = Confirming(log, make_settings({}), START, confirmed.append)
+        policy, followers = follow(log, confirmed)
+        factory = HAMasterFactory(log, clock, options, [followers])
+        factory.read_policy = policy
         factory.startFactory()
         self.addCleanup(factory.stopFactory)
         connection = factory.buildProtocol(None)
@@ -180,4 +191,4 @@ class ConnectionTests(SynchronousTestCase):
         self.assertEqual(confirmed, [END])
         self.assertIs(connection.facts()["inSync"], True)
         line.lose()
-        self.assertEqual(factory.confirming.why(), "no slave is connected")
+        self.assertEqual(policy.why(), "no slave is connected")
