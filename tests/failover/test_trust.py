@@ -88,7 +88,7 @@ class TrustOfAnOlderVersionTests(SynchronousTestCase):
         read = view(0, entry(3))
         assert read.leader is not None
         leader = replace(read.leader, floor=floor, cluster_id=cluster_id)
-        self.trust.look(replace(read, leader=leader, snapshot=Snapshot(revision, {})), HERE)
+        self.trust = self.trust.look(replace(read, leader=leader, snapshot=Snapshot(revision, {})), HERE)
         return self.trust.needed
 
     def test_a_revision_that_grows_is_no_reason_to_doubt(self) -> None:
@@ -104,5 +104,5 @@ class TrustOfAnOlderVersionTests(SynchronousTestCase):
 
     def test_a_leader_of_ours_ends_the_doubt_by_its_stamp(self) -> None:
         self.look(5)
-        self.trust.look(view(1, entry(1, "r")), HERE)
+        self.trust = self.trust.look(view(1, entry(1, "r")), HERE)
         self.assertEqual(self.trust.needed, 0)
