@@ -68,7 +68,7 @@ class Side:
         clock = Clock()
         self.store.start_flushing(clock, execute, lambda failure: None)
         self.figures = self.store.put_figures
-        self.figures.seconds = self.store._seconds = time.monotonic  # as in a node
+        self.figures.seconds = time.monotonic  # as in a node
         broker = BrokerService(settings, self.store, clock, execute, Surroundings("127.0.0.1"))
         self.transport = StringTransport()
         self.connection = RemotingProtocol(broker.processors(), clock)
@@ -81,9 +81,9 @@ class Side:
 
     def count(self, counts: bool) -> None:
         """From now on puts are counted, or are not."""
-        figures, waits = self.figures if counts else Uncounted(time.monotonic), self.store._put_waits
+        figures, waits = self.figures if counts else Uncounted(time.monotonic), self.store.puts.waits
         assert waits is not None, "the store takes puts"
-        self.store.put_figures = waits._figures = figures
+        self.store.put_figures = self.store.puts.figures = waits._figures = figures
         waits._answered = figures.answered
 
     def put_alone(self) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rmqha.node.clusternode import ClusterNode
 from twisted.internet.task import Clock
 from zope.interface.verify import verifyClass
 
@@ -54,8 +53,8 @@ from rmqha.failover.step.rights import move
 from rmqha.failover.step.step import AgentState, Phase, first_state, step
 from rmqha.failover.step.work import Procedure, Work, transact
 from rmqha.failover.view import ClusterView
+from rmqha.node.member import Member as MemberNode
 from rmqha.testing.coordinator import MemoryStore
-from rmqha.testing.sim import clusternodes
 from rmqha.testing.sim.walk import Story, run_seed
 from tests import examples
 from tests.testing.planted import (
@@ -682,6 +681,5 @@ def test_a_step_that_keeps_no_invariant_is_found(monkeypatch: pytest.MonkeyPatch
         list(map(walk, range(60)))
 
 
-def test_nodes_are_what_the_agent_asks() -> None:
-    for kind in (ClusterNode, clusternodes.ClusterNode):
-        assert verifyClass(INode, kind, tentative=False)
+def test_a_member_is_what_the_agent_asks() -> None:
+    assert verifyClass(INode, MemberNode, tentative=False)
