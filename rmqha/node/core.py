@@ -3,7 +3,7 @@
 It has no reactor, no thread and no port: a host has them. A process is one (``node``), a simulated machine is another.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
@@ -120,8 +120,6 @@ class RoleChanger:
         """``known_log``: see ``Opening``."""
         host = self._host
         try:
-            await host.run_before_open(self._take_role)
-            self.check_not_stopping()
             await host.prepare()
             self.check_not_stopping()
             await self._run(await host.open_store(self._make_opening(known_log).run()))
@@ -130,8 +128,8 @@ class RoleChanger:
         except (StoreError, OSError) as error:
             host.stop_with(*self._why_not_open(error))
 
-    def _take_role(self) -> None:
-        """Use the role that the store says. Raises StoreError, OSError."""
+    def take_role(self) -> None:
+        """Use the role that the store says, before it is opened. Reads small files. Raises StoreError, OSError."""
         plan, disk = self.plan, self._host.disk
         if plan.member is None:
             self.use(as_promoted(plan, disk))
@@ -173,15 +171,17 @@ class RoleChanger:
         self._enter(Phase.RUNNING)
         self._host.started()
 
-    def when_open(self, call: Callable[[], None]) -> None:
-        """Call ``call`` when the store is open and the services run; never if the node stops before that."""
+    def when_open(self) -> Deferred[None]:
+        """Fires when the store is open and the services run; never if the node stops before that."""
+        open_: Deferred[None] = Deferred()
 
-        def opened(_: None) -> None:
+        def worked(_: None) -> None:
             if self.open_node is not None:
-                call()
+                open_.callback(None)
 
         assert self._working is not None, "the node was started"
-        self._working.addCallback(opened)
+        self._working.addCallback(worked)
+        return open_
 
     async def settled(self) -> IOpenNode | None:
         """Wait until no change of the role runs. None if no services run then: the node stops, or has failed."""

@@ -65,7 +65,7 @@ class FailoverOptions:
         Raises SettingsError, TLSError for files that cannot be used.
         """
         coordinator = make_coordinator(reactor, self.address, self.access, tls)
-        return FailoverPlan(lambda: coordinator, self.member, self.is_founder, self.priority, self.no_failover)
+        return FailoverPlan(coordinator, self.member, self.is_founder, self.priority, self.no_failover)
 
 
 def _check_none(options: Mapping[str, Any]) -> None:

@@ -99,13 +99,10 @@ class IHost(IMachine):
     def use(plan: NodePlan) -> None:
         """The store will be opened as this plan says, the next time."""
 
-    def run_before_open(function: Callable[[], Any]) -> Awaitable[Any]:
-        """Run a function that reads and writes small files of the store, before it is opened."""
-
     def prepare() -> Awaitable[None]:
-        """Complete the plan with what the host must find out before the store is opened.
+        """Complete the plan before the store is opened: the core takes its role, and the host looks up what it needs.
 
-        Raises OpeningStopped after ``stop_waiting``, OSError.
+        Raises OpeningStopped after ``stop_waiting``, StoreError, OSError.
         """
 
     def way_to_master() -> IStreamClientEndpoint | None:

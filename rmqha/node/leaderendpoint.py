@@ -1,7 +1,5 @@
 """How a member of a failover cluster reaches the leader before its store is open: to repair its log from it."""
 
-from collections.abc import Callable
-
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
@@ -22,9 +20,7 @@ class LeaderEndpoint:
     for. A repair proves each byte before it writes any.
     """
 
-    def __init__(
-        self, coordinator: Callable[[], ICoordinator], settings: Settings, member: str, connect: Connect
-    ) -> None:
+    def __init__(self, coordinator: ICoordinator, settings: Settings, member: str, connect: Connect) -> None:
         self._coordinator = coordinator
         self._prefix = prefix_of(settings.broker_cluster_name, settings.broker_name)
         self._member = member
@@ -35,7 +31,7 @@ class LeaderEndpoint:
 
     async def _find_and_connect(self, factory: IProtocolFactory) -> IProtocol:
         try:
-            view = ClusterView.read(self._prefix, await self._coordinator().range(self._prefix))
+            view = ClusterView.read(self._prefix, await self._coordinator.range(self._prefix))
         except (CoordinatorError, InvalidKey) as error:
             raise ConnectError(string=f"the coordinator does not say who leads: {error}") from error
         leader = None if view.leader is None else view.members.get(view.leader.node)

@@ -31,7 +31,7 @@ from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.node.core import Phase, RoleChanger
 from rmqha.node.interfaces import IHost, IOpenNode
-from rmqha.node.plan import Membership, NodePlan
+from rmqha.node.plan import IClusterMember, Membership, NodePlan
 from rmqha.settings.settings import BrokerRole, FlushDiskType, Settings
 from rmqha.store.errors import StoreError, is_disk_full
 from rmqha.store.log.mappedfile import Disk
@@ -82,7 +82,7 @@ def as_follower(settings: Settings, broker_id: int = 0, master: str = "") -> Set
     )
 
 
-@implementer(INode)
+@implementer(INode, IClusterMember)
 class Member:
     """What the agent asks (``INode``), done by a ``RoleChanger``."""
 
@@ -100,7 +100,7 @@ class Member:
         """The id under which name servers know the node while it is a slave."""
         self._is_leaving = False
         self._on_gap = plan.slave.on_gap
-        membership = Membership(self._promise, self.cluster_facts, has_id=False, leader=surroundings.leader)
+        membership = Membership(self, has_id=False, leader=surroundings.leader)
         self.core = RoleChanger(
             replace(
                 plan,
@@ -119,9 +119,9 @@ class Member:
     def open(self) -> None:
         """Start to open the store. When it is open, take part in the cluster."""
         self.core.open()
-        self.core.when_open(self._join)
+        self.core.when_open().addCallback(self._join)
 
-    def _join(self) -> None:
+    def _join(self, _: object) -> None:
         self._surroundings.read_boot().addCallbacks(self._start_agent, self._host.disk_failed)
 
     def _start_agent(self, boot: str) -> None:
@@ -149,11 +149,12 @@ class Member:
         """The store is closed for good, and all of it is on the disk. Raises StoreError, OSError."""
         await self._host.run_in_thread(partial(note_flushed, self._root, self._boot, self._host.disk))
 
-    def _promise(self, promise: Promise) -> bool:
+    # IClusterMember
+
+    def promise(self, promise: Promise) -> bool:
         return self.agent is not None and self.agent.promise(promise)
 
     def cluster_facts(self, changes: int) -> dict[str, Any]:
-        """What is known of the cluster, with this number of changes of its leader."""
         return facts_of(self.agent, changes)
 
     # INode
@@ -255,7 +256,7 @@ class Member:
         )
 
     def _membership(self, epoch: int, leadership: Leadership | None = None) -> Membership:
-        return Membership(self._promise, self.cluster_facts, epoch, leadership)
+        return Membership(self, epoch, leadership)
 
     def _options(self, leader: Following | None) -> SlaveOptions:
         return SlaveOptions(

@@ -68,7 +68,7 @@ class MemberProcess:
             failover.no_failover,
             __version__,
         )
-        return FailoverAgent(identity, failover.coordinator(), member, Times(self._host.clock, boot_time))
+        return FailoverAgent(identity, failover.coordinator, member, Times(self._host.clock, boot_time))
 
     @property
     def _open_node(self) -> OpenNode:

@@ -223,11 +223,10 @@ class Node(ProcessService):
     def use(self, plan: NodePlan) -> None:
         self._master = MasterEndpoints(plan, self.reactor)
 
-    def run_before_open(self, function: Callable[[], Any]) -> Deferred[Any]:
-        return self.run_in_thread(function)
-
     async def prepare(self) -> None:
         core = self.core
+        await self.run_in_thread(core.take_role)
+        core.check_not_stopping()
         if not self._is_ready:  # after a change of the role the plan has the settings that mqadmin changed earlier
             settings = await self.run_in_thread(partial(self._rereading.with_kept, core.plan.settings))
             core.use(replace(core.plan, settings=settings))

@@ -3,7 +3,7 @@
 import gc
 import resource
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -95,6 +95,7 @@ class OpenNode:
         """What the promotion to a master has left behind, for operators."""
         self._confirmed_follower: ConfirmedFollower | None = None
         self._gate: AclGate | None = None
+        self._acl_admin: Processors = {}
         if plan.settings.broker_role is BrokerRole.SLAVE:
             self.slave = self._follow()
         if not plan.slave.once:
@@ -156,12 +157,18 @@ class OpenNode:
         leadership = None if member is None else member.leadership
         serving = self._replicating.serve_slaves(self._slave_check, half_of_files, leadership)
         port = self._plan.settings.ha_port
-        self._listen("ha", port, serving.factory, ": everyone who reaches it can read the log", self._ha_listening)
+        self._listen("ha", port, serving.factory, ": everyone who reaches it can read the log")
         return serving
 
-    def _ha_listening(self, port: int) -> None:
-        if self.broker is not None:
+    def _listens(self, name: str, port: int) -> None:
+        """Name servers are told of a port once it listens."""
+        if self.broker is not None and name == "ha":
             self.broker.addresses.ha_listening(port)
+        elif self.broker is not None and name == "remoting":
+            self.broker.addresses.listening(port)
+
+    def _cannot_listen(self, error: str) -> None:
+        self._process.stop_with(ExitCode.IO_ERROR, error)
 
     def _listen_for_remoting(self) -> BrokerService:
         """Answer clients. A master takes their messages, a slave does not."""
@@ -186,13 +193,13 @@ class OpenNode:
         about_node = {
             **runtime_processors(self, broker),
             **ha_status_processors(self),
-            **({} if plan.member is None else PromiseProcessor(plan.member.promise).processors()),
+            **({} if plan.member is None else PromiseProcessor(plan.member.member).processors()),
         }
         limits = broker_limits(settings, _connections_of(settings))
-        guard = self._control_access(broker)
+        self._control_access(broker)
         main, fast = [
             RemotingFactory(
-                guard({**broker.processors(fast_port), **about_node}),
+                self._guarded({**broker.processors(fast_port), **about_node}),
                 self._clock,
                 limits,
                 PortBudget(self._clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
@@ -205,7 +212,6 @@ class OpenNode:
             "remoting",
             settings.listen_port,
             main,
-            listening=broker.addresses.listening,
             mode=mode,
             services=broker.ports,
         )
@@ -230,29 +236,26 @@ class OpenNode:
         found: Deferred[str] = deferToThreadPool(reactor, reactor.getThreadPool(), partial(look_up, name))
         return found
 
-    def _control_access(self, broker: BrokerService) -> Callable[[Processors], Processors]:
-        """What puts the gate of aclEnable before processors. Raises StoreError if its files cannot be used."""
-        files, reactor = self._plan.acl, self._process.reactor
+    def _control_access(self, broker: BrokerService) -> None:
+        """Make the gate of aclEnable, if the plan has its files. Raises StoreError if they cannot be used."""
+        files, settings, reactor = self._plan.acl, self._plan.settings, self._process.reactor
         if files is None:
-            return lambda processors: processors
-
-        def run_in_thread(function: Callable[[], Any]) -> Deferred[Any]:
-            running: Deferred[Any] = deferToThreadPool(reactor, reactor.getThreadPool(), function)
-            return running
-
+            return
+        run_in_thread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
         try:
-            gate = AclGate(files, self._clock, run_in_thread)
+            self._gate = AclGate(files, self._clock, run_in_thread)
         except AclFileError as error:
             raise StoreError(str(error)) from error
-        self._gate = gate
-        self.services.add("access control", gate)
-        settings = self._plan.settings
-        admin = AclAdminProcessor(
-            gate,
+        self.services.add("access control", self._gate)
+        self._acl_admin = AclAdminProcessor(
+            self._gate,
             run_in_thread,
             lambda: BrokerNames(broker.addresses.broker_addr, settings.broker_name, settings.broker_cluster_name),
         ).processors()
-        return lambda processors: gate.guard({**processors, **admin})
+
+    def _guarded(self, processors: Processors) -> Processors:
+        """The same behind the gate of aclEnable, if there is one."""
+        return processors if self._gate is None else self._gate.guard({**processors, **self._acl_admin})
 
     def _embed_name_server(self) -> NameServers:
         """Run a name server if the plan has one. Returns its name and an endpoint, which needs no port."""
@@ -276,7 +279,6 @@ class OpenNode:
         port: int,
         factory: Any,
         if_plain: str = "",
-        listening: Callable[[int], None] = lambda _: None,
         mode: TlsMode | None = None,
         services: OrderedServices | None = None,
     ) -> None:
@@ -288,9 +290,7 @@ class OpenNode:
         endpoint, security = secured(endpoint, self._plan.tls, mode, self._clock, self._slave_check)
         if self._plan.tls is None:
             security += if_plain
-        service = ListeningService(
-            endpoint, factory, name, security, lambda error: process.stop_with(ExitCode.IO_ERROR, error), listening
-        )
+        service = ListeningService(endpoint, factory, name, security, self._cannot_listen, partial(self._listens, name))
         (self.services if services is None else services).add(f"{name} port", service)
 
     def _keep_house(self) -> None:
@@ -361,7 +361,7 @@ class OpenNode:
             **(_facts_of_master(self._started_at) if self.slave is None else self._facts_of_slave(self.slave)),
             warnings=tuple(self._warnings()),
             reads=self._reads(),
-            failover=None if self._plan.member is None else self._plan.member.facts(SHOWN_CHANGES),
+            failover=None if self._plan.member is None else self._plan.member.member.cluster_facts(SHOWN_CHANGES),
         )
 
     def _reads(self) -> dict[str, Any] | None:

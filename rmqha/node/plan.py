@@ -1,10 +1,11 @@
 """What a node is configured to be: its settings, and what only the command line gives."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twisted.internet.interfaces import IStreamClientEndpoint
+from zope.interface import Interface
 
 from rmqha.acl.files import AclFiles
 from rmqha.broker.interfaces import Connect, FindMachines, connect_nowhere, find_no_machines
@@ -23,17 +24,25 @@ from rmqha.settings.settings import BrokerRole, Settings, as_master
 from rmqha.wire.command import Sign
 
 
+class IClusterMember(Interface):
+    """What a node asks the member of a failover cluster in it."""
+
+    def promise(promise: Promise) -> bool:
+        """The leader asks not to try for the lead for some time. Returns whether the member promises it."""
+
+    def cluster_facts(changes: int) -> dict[str, Any] | None:
+        """What state.json and pages show of the cluster, with this number of changes of its leader."""
+
+
 @dataclass(frozen=True, slots=True)
 class Membership:
     """What a node is in its failover cluster now. A leader has ``leadership``. ``epoch`` is 0 before the first.
 
-    ``promise`` answers the leader's request not to try for the lead. ``facts`` are for state.json and pages, with the
-    number of changes of the leader that it is called with. With ``has_id`` the coordinator has given the node its
-    brokerId. ``leader`` leads to the leader's HA port before the store is open for the first time.
+    With ``has_id`` the coordinator has given the node its brokerId. ``leader`` leads to the leader's HA port before the
+    store is open for the first time.
     """
 
-    promise: Callable[[Promise], bool]
-    facts: Callable[[int], dict[str, Any]]
+    member: IClusterMember
     epoch: int = 0
     leadership: Leadership | None = None
     has_id: bool = True
@@ -42,12 +51,12 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class FailoverPlan:
-    """How a node takes part in a failover cluster. ``coordinator`` makes the client of the coordinator.
+    """How a node takes part in a failover cluster. ``coordinator`` is the client of the coordinator.
 
     ``name`` is the member's; None takes the host's name and the remoting port.
     """
 
-    coordinator: Callable[[], ICoordinator]
+    coordinator: ICoordinator
     name: str | None = None
     is_founder: bool = False
     priority: int = 100

@@ -3,12 +3,11 @@
 See PROMISE_TO_FOLLOW in spec/remoting.md 2.24.
 """
 
-from collections.abc import Callable
-
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
 from rmqha.failover.member import Promise
+from rmqha.node.plan import IClusterMember
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import Answer, Processors, RemotingError, RemotingProtocol, RequestRefused, call_once
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
@@ -39,10 +38,10 @@ async def ask_for_promise(endpoint: IStreamClientEndpoint, promise: Promise, clo
 
 
 class PromiseProcessor:
-    """Answers PROMISE_TO_FOLLOW. ``promise`` decides."""
+    """Answers PROMISE_TO_FOLLOW. The member decides."""
 
-    def __init__(self, promise: Callable[[Promise], bool]) -> None:
-        self._promise = promise
+    def __init__(self, member: IClusterMember) -> None:
+        self._member = member
 
     def processors(self) -> Processors:
         """By request code."""
@@ -53,7 +52,7 @@ class PromiseProcessor:
         asked = Promise(
             header.text(LEADER), header.integer(EPOCH), header.text(SESSION), header.integer(MILLISECONDS) / 1000
         )
-        if not self._promise(asked):
+        if not self._member.promise(asked):
             reason = f"this node does not follow {asked.leader[:100]} in epoch {asked.epoch}"
             raise RequestRefused(ResponseCode.NO_PERMISSION, reason)
         return RemotingCommand(ResponseCode.SUCCESS)

@@ -160,7 +160,7 @@ def main(arguments: list[str]) -> None:
     assert isinstance(node, Node), "the plugin makes nodes"
     IService(node).startService()
     commands = Commands(node)
-    node.core.when_open(lambda: _read_commands(commands, answers))
+    node.core.when_open().addCallback(lambda _: _read_commands(commands, answers))
     reactor.addSystemEventTrigger(
         "before", "shutdown", lambda: node.stopService().addBoth(lambda _: commands.hang_up())
     )

@@ -38,6 +38,7 @@ from rmqha.store.nodestate import NodeState
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, WallClockOf
 from tests.ha.doubles import LineTransport
+from tests.node.doubles import Promising
 from tests.remoting.test_protocol import commands_in, frame
 
 MAX_CALLS = 20_000
@@ -452,7 +453,7 @@ class BrokerTests(EveryCodeTestCase):
             **broker.processors(),
             **runtime_processors(CrowdedNode(broker, self.crowded_state()), broker),
             **ha_status_processors(CrowdedNode(broker, self.crowded_state())),
-            **PromiseProcessor(lambda _: False).processors(),
+            **PromiseProcessor(Promising(is_given=False)).processors(),
         }
         limits = broker_limits(self.settings, 10_000)
         self.crowd(processors, limits)

@@ -20,6 +20,7 @@ from rmqha.store.offline.promote import new_topics
 from rmqha.wire.command import RequestCode, ResponseCode
 from tests.broker.brokerstore import BrokerStoreTestCase
 from tests.fixtures import new_folder
+from tests.node.doubles import Promising
 from tests.test_tap import OptionsTestCase
 from tests.web.nodes import NodeWebTestCase
 
@@ -32,14 +33,8 @@ class PromiseTests(BrokerStoreTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.asked: list[Promise] = []
-        self.is_given = True
-
-        def promise(asked: Promise) -> bool:
-            self.asked.append(asked)
-            return self.is_given
-
-        self.peer = self.client(PromiseProcessor(promise).processors())
+        self.member = Promising()
+        self.peer = self.client(PromiseProcessor(self.member).processors())
 
     def ask(self, **fields: object) -> int:
         content = {"leader": "a", "epoch": 7, "session": "5e55", "ms": 15_000, **fields}
@@ -47,14 +42,14 @@ class PromiseTests(BrokerStoreTestCase):
 
     def test_a_member_promises_what_its_agent_says(self) -> None:
         self.assertEqual(self.ask(), ResponseCode.SUCCESS)
-        self.assertEqual(self.asked, [Promise("a", 7, "5e55", 15.0)])
-        self.is_given = False
+        self.assertEqual(self.member.asked, [Promise("a", 7, "5e55", 15.0)])
+        self.member.is_given = False
         self.assertEqual(self.ask(), ResponseCode.NO_PERMISSION)
 
     def test_a_request_that_cannot_be_read_is_no_promise(self) -> None:
         self.assertNotEqual(self.ask(epoch="seven"), ResponseCode.SUCCESS)
         self.assertNotEqual(self.ask(ms=""), ResponseCode.SUCCESS)
-        self.assertEqual(self.asked, [])
+        self.assertEqual(self.member.asked, [])
 
 
 class Life(Enum):

@@ -15,9 +15,10 @@ from rmqha.failover.agent import FailoverAgent
 from rmqha.failover.member import Promise
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.node.core import RoleChanger
 from rmqha.node.interfaces import IHost, IOpenNode, IProcess
 from rmqha.node.member import Addresses, IMemberHost, Member
-from rmqha.node.plan import NodePlan
+from rmqha.node.plan import IClusterMember, NodePlan
 from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.messagestore import MessageStore
@@ -80,17 +81,16 @@ class HostDouble(MachineDouble):
     def __init__(self) -> None:
         super().__init__(MemoryReactorClock())
         self.told: list[str] = []
+        self.core: RoleChanger
         self.preparing: Deferred[None] = succeed(None)
         self._store: MessageStore | None = None
 
     def use(self, plan: NodePlan) -> None:
         self.plan = plan
 
-    def run_before_open(self, function: Callable[[], Any]) -> Deferred[Any]:
-        return execute(function)
-
     async def prepare(self) -> None:
         self.told.append("prepare")
+        self.core.take_role()
         await self.preparing
 
     def way_to_master(self) -> IStreamClientEndpoint | None:
@@ -187,3 +187,19 @@ class MemberHostDouble:
 
     def ask_promise(self, remoting: str, promise: Promise) -> Deferred[bool]:
         return fail(OSError("nobody answers"))
+
+
+@implementer(IClusterMember)
+class Promising:
+    """A member that promises, or does not. ``asked`` has what it was asked for."""
+
+    def __init__(self, is_given: bool = True) -> None:
+        self.is_given = is_given
+        self.asked: list[Promise] = []
+
+    def promise(self, promise: Promise) -> bool:
+        self.asked.append(promise)
+        return self.is_given
+
+    def cluster_facts(self, changes: int) -> dict[str, Any] | None:
+        return None

@@ -9,15 +9,16 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from rmqha.failover.member import INode
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.node.core import Phase, RoleChanger
 from rmqha.node.interfaces import IHost, IMachine, IOpenNode, IProcess
 from rmqha.node.masterendpoints import MasterEndpoints
-from rmqha.node.member import IMemberHost
+from rmqha.node.member import IMemberHost, Member
 from rmqha.node.memberprocess import MemberProcess
 from rmqha.node.node import Node
 from rmqha.node.opennode import OpenNode
-from rmqha.node.plan import FailoverPlan, NodePlan
+from rmqha.node.plan import FailoverPlan, IClusterMember, NodePlan
 from rmqha.settings.settings import BrokerRole, make_settings
 from rmqha.store.epochs import note_promotion, promoted_role
 from rmqha.store.errors import StoreError
@@ -28,7 +29,7 @@ from rmqha.testing.sim.cluster import Cluster
 from rmqha.testing.sim.clusternodes import SimMember
 from rmqha.testing.sim.simulation import Config, SlaveConfig
 from tests.fixtures import new_folder
-from tests.node.doubles import HostDouble, MemberHostDouble, OpenNodeDouble, ProcessDouble
+from tests.node.doubles import HostDouble, MemberHostDouble, OpenNodeDouble, ProcessDouble, Promising
 
 
 class CoreCase(SynchronousTestCase):
@@ -42,7 +43,7 @@ class CoreCase(SynchronousTestCase):
             {"storePathRootDir": str(self.root), "brokerRole": "SLAVE", "mappedFileSizeCommitLog": "4096"}
         )
         self.plan = NodePlan(settings)
-        self.core = RoleChanger(self.plan, self.host)
+        self.core = self.host.core = RoleChanger(self.plan, self.host)
 
     def stop(self) -> Deferred[None]:
         return Deferred.fromCoroutine(self.core.stop())
@@ -92,7 +93,8 @@ class OpeningTests(CoreCase):
         for error, code in ((OSError(5, "broken"), ExitCode.IO_ERROR), (StoreError("damaged"), ExitCode.CORRUPT)):
             host = HostDouble()
             host.preparing = Deferred()
-            RoleChanger(self.plan, host).open()
+            host.core = RoleChanger(self.plan, host)
+            host.core.open()
             host.preparing.errback(error)
             self.assertEqual([ended for ended, _ in host.ends], [code])
 
@@ -155,10 +157,16 @@ class InterfaceTests(SynchronousTestCase):
         verifyObject(IProcess, ProcessDouble(clock))
         verifyObject(IOpenNode, OpenNodeDouble(store))
         verifyObject(IMemberHost, MemberHostDouble())
+        verifyObject(IClusterMember, Promising())
 
     def test_a_process_has_what_a_member_needs(self) -> None:
-        plan = FailoverPlan(lambda: cast(Any, None), "a")
+        plan = FailoverPlan(cast(Any, None), "a")
         verifyObject(IMemberHost, MemberProcess(NodePlan(make_settings({})), plan, HostDouble()))
+
+    def test_a_member_does_what_its_agent_and_its_node_ask(self) -> None:
+        member = Member(NodePlan(make_settings({})), HostDouble(), MemberHostDouble())
+        verifyObject(INode, member)
+        verifyObject(IClusterMember, member)
 
     def test_an_open_node(self) -> None:
         self.addCleanup(gc.unfreeze)

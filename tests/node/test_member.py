@@ -48,7 +48,7 @@ class MemberCase(SynchronousTestCase):
         self.host = HostDouble()
         self.settings = make_settings({"storePathRootDir": str(self.store), "mappedFileSizeCommitLog": "4096"})
         self.member = Member(NodePlan(self.settings), self.host, MemberHostDouble())
-        self.core = self.member.core
+        self.core = self.host.core = self.member.core
 
     def use(self, asked: Awaitable[Any]) -> Any:
         return self.successResultOf(self.ask(asked))
@@ -151,7 +151,7 @@ class FollowingTests(MemberCase):
 class OrderTests(SynchronousTestCase):
     def test_a_member_is_not_promoted_by_an_order_at_its_socket(self) -> None:
         settings = make_settings({"storePathRootDir": str(new_folder(self))})
-        failover = FailoverPlan(lambda: cast(Any, None), "a")
+        failover = FailoverPlan(cast(Any, None), "a")
         node = Node(NodePlan(settings), MemoryReactorClock(), lambda *_: None, failover)
         refused = self.failureResultOf(Deferred.fromCoroutine(node._promote({})), OrderRefused)
         self.assertIn("rmqha cluster switchover", str(refused.value))

@@ -34,8 +34,6 @@ MAY_TAKE_MORE = {"rmqha/wire/record.py: pack_record", "rmqha/store/put.py: _enco
 """The fields of a record, each of them where its bytes are made."""
 NOT_YET_FEW_ARGUMENTS = {
     "rmqha/ha/slave/forkprobe.py: find_fork_with_master",
-    "rmqha/node/opennode.py: OpenNode._listen",
-    "rmqha/node/replicating.py: reopen_as_master",
     "rmqha/store/log/records.py: read_records",
     "rmqha/store/offline/audit.py: audit",
     "rmqha/store/offline/fork.py: find_fork",

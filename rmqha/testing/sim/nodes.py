@@ -215,11 +215,8 @@ class SimHost:
     def use(self, plan: NodePlan) -> None:
         self.node.use(plan)
 
-    async def run_before_open(self, function: Callable[[], Any]) -> Any:
-        return function()
-
     async def prepare(self) -> None:
-        pass
+        self.core.take_role()
 
     def way_to_master(self) -> IStreamClientEndpoint | None:
         return None if self.node.is_master else self.core.plan.master
