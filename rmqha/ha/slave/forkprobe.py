@@ -12,8 +12,8 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 
+from rmqha.ha.slave.probe import probe_last_segment
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
-from rmqha.ha.slave.service import probe_last_segment
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.offline.fork import Compared, Fork, Run, find_fork, run_here
 from rmqha.store.offline.repair import RepairError

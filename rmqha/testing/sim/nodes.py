@@ -19,9 +19,10 @@ from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
+from rmqha.ha.slave.questions import MasterAccess
 from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.ha.slave.replica import MasterView
-from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.node.replicating import (
