@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from rmqha.ha.slave.forkprobe import find_fork_with_master
+from rmqha.ha.slave.forkprobe import OurLog, find_fork_with_master
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.events import Event
@@ -516,13 +516,11 @@ class Node(ProcessService):
         clock, log = IReactorTime(self._reactor), self.open_node.store.commit_log
         ask_range = None if remoting is None else partial(ask_master_range, remoting, clock)
         finding = find_fork_with_master(
-            log,
-            log.verified_offset,
+            OurLog(log, log.verified_offset, self.open_node.store.node_state.unproved_from),
             endpoint,
             ask_range,
             clock,
             run=self._run_in_thread,
-            doubted_from=self.open_node.store.node_state.unproved_from,
         )
         self._finding_fork = Deferred.fromCoroutine(finding)
         return self._finding_fork

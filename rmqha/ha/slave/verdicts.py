@@ -43,14 +43,14 @@ class VerdictReport:
         if not isinstance(verdict, Diverged) or verdict.noticed_at is None or self.describe_fork is None:
             return False
         if self._describing.called and self._described != str(verdict):
-            self._describing = Deferred.fromCoroutine(self._describe_verdict(verdict, self.describe_fork))
+            self._describing = Deferred.fromCoroutine(self._describe_verdict(verdict, self.describe_fork()))
             self._describing.addErrback(self._failed)
         return True
 
-    async def _describe_verdict(self, verdict: Diverged, describe_fork: Callable[[], Awaitable[str]]) -> None:
+    async def _describe_verdict(self, verdict: Diverged, description: Awaitable[str]) -> None:
         self._described, found = str(verdict), str(verdict)
         try:
-            found = await describe_fork()
+            found = await description
         except CancelledError:
             raise
         except Exception as error:  # of any kind: the verdict stands, but we know less about it

@@ -18,7 +18,7 @@ from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.serving import LogServing
-from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
+from rmqha.ha.slave.forkprobe import MasterRange, OurLog, find_fork_with_master
 from rmqha.ha.slave.questions import MasterAccess
 from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.ha.slave.replica import MasterView
@@ -474,7 +474,7 @@ class SimSlave(SimNode):
 
         ask = ask_range if self.remoting else None
         endpoint = self._endpoint_of_master(process)
-        return await find_fork_with_master(log, end, endpoint, ask, clock, doubted_from=doubted_from)
+        return await find_fork_with_master(OurLog(log, end, doubted_from), endpoint, ask, clock)
 
     # Commands, on a store whose node is stopped
 
