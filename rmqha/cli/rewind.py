@@ -11,7 +11,7 @@ from rmqha.cli.access import with_tls
 from rmqha.cli.restore import DRY_RUN
 from rmqha.cli.running import run_reactor, the_reactor
 from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
-from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
+from rmqha.ha.slave.forkprobe import MasterRange, OurLog, find_fork_with_master
 from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
@@ -152,13 +152,11 @@ class Way:
         return run_reactor(
             self._reactor,
             lambda: find_fork_with_master(
-                log,
-                end,
+                OurLog(log, end, doubted_from),
                 self.master,
                 self.ask_range,
                 self._reactor,
                 lambda line: say(line, err=True),
-                doubted_from=doubted_from,
             ),
         )
 

@@ -4,7 +4,11 @@ A subclass gets one call for each frame, and one call at the end of each read. I
 reporting) in the second, once a read.
 """
 
+from collections.abc import Callable
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.protocol import Protocol
+from twisted.protocols.policies import TimeoutMixin
 
 from rmqha.kit.sending import send_at_once
 from rmqha.wire.transfer import FrameError, ReportDecoder, Transfer, TransferDecoder, encode_report
@@ -56,3 +60,12 @@ class ReportReceiver(Protocol):
     def reports_received(self, reports: list[int]) -> None:
         """The offsets that arrived in one read, oldest first; never empty."""
         raise NotImplementedError
+
+
+class ClockTimeouts(TimeoutMixin):
+    """Time limits of a connection by ``_clock``, which it must have, and not by the global reactor."""
+
+    _clock: IReactorTime
+
+    def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
+        return self._clock.callLater(period, func)

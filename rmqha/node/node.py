@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
-from rmqha.ha.slave.forkprobe import find_fork_with_master
+from rmqha.ha.slave.forkprobe import OurLog, find_fork_with_master
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.net.endpoints import is_address, wait_for_address
@@ -277,13 +277,11 @@ class Node(ProcessService):
         store = self.open_node.store
         ask_range = None if remoting is None else partial(ask_master_range, remoting, self.clock)
         finding = find_fork_with_master(
-            store.commit_log,
-            store.commit_log.verified_offset,
+            OurLog(store.commit_log, store.commit_log.verified_offset, store.node_state.unproved_from),
             endpoint,
             ask_range,
             self.clock,
             run=self.run_in_thread,
-            doubted_from=store.node_state.unproved_from,
         )
         self._finding_fork = Deferred.fromCoroutine(finding)
         return self._finding_fork

@@ -26,7 +26,8 @@ from rmqha.broker.service import BrokerService, NameServers, Surroundings, broke
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.contact import iso_of
-from rmqha.ha.slave.service import HASlaveService, MasterAccess
+from rmqha.ha.slave.questions import MasterAccess
+from rmqha.ha.slave.service import HASlaveService
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.services import OrderedServices, PeriodicService
@@ -126,7 +127,7 @@ class OpenNode:
         slave = self._replicating.follow(
             plan.slave, access, self._process.leave, self._slave_in_state, self._process.start_rewind
         )
-        slave.describe_fork = self._process.describe_fork
+        slave.verdicts.describe_fork = self._process.describe_fork
         self.services.add("slave", slave)
         if self.store.read_limit is not None:
             self._confirmed_follower = ConfirmedFollower(

@@ -9,12 +9,16 @@ from functools import partial
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.serving import LogServing, confirmed_offset
+from rmqha.ha.slave.owner import ISlaveOwner
+from rmqha.ha.slave.questions import MasterAccess
 from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
-from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, MasterAccess, SlaveHooks, SlaveOptions
+from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
@@ -138,6 +142,7 @@ class StoreOpening:
         return Place(phase.value, done, total, start=0)
 
 
+@implementer(ISlaveOwner)
 class Replicating:
     """The services of a node that keep its log and copy it: made here, started and stopped by their owner.
 
@@ -181,7 +186,7 @@ class Replicating:
         in_state: Callable[[ReplicaState], None] = lambda _: None,
         rewind: Callable[[], bool] = lambda: False,
     ) -> HASlaveService:
-        """Make what copies the master's log. ``finished``, ``in_state`` and ``rewind`` are those of SlaveHooks.
+        """Make what copies the master's log. ``finished``, ``in_state`` and ``rewind`` are as in ISlaveOwner.
 
         A member of a failover cluster compares all that is not confirmed with the leader's log: another leader may have
         put it, or this node itself.
@@ -189,25 +194,41 @@ class Replicating:
         if options.hello and self._store.read_limit is not None:
             self._store.doubt_from(self._store.read_limit.offset)
 
-        def changed(state: ReplicaState) -> None:
-            if self.state_file is not None:  # its readers learn of the change as soon as readers of the log do
-                self.state_file.write_soon()
-            in_state(state)
-
-        def state_written() -> Deferred[None]:
-            return succeed(None) if self.state_file is None else self.state_file.written()
-
-        hooks = SlaveHooks(
-            finished,
-            self._machine.disk_failed,
-            changed,
-            queues_behind=lambda: self._store.derived.dispatcher.behind_bytes,
-            wall_clock=lambda: self._machine.now_ms() / 1000,
-            rewind=rewind,
-            state_written=state_written,
-        )
-        self.slave = HASlaveService(self._store, self.flusher, options, master, hooks, self._machine.clock)
+        self._finished, self._in_state, self._rewind = finished, in_state, rewind
+        self.slave = HASlaveService(self._store, self.flusher, options, master, self, self._machine.clock)
         return self.slave
+
+    # What the slave asks: see ISlaveOwner
+
+    def finished(self, code: ExitCode, reason: str) -> None:
+        """A ``--once`` run is done."""
+        self._finished(code, reason)
+
+    def disk_failed(self, failure: Failure) -> None:
+        """The disk refuses."""
+        self._machine.disk_failed(failure)
+
+    def in_state(self, state: ReplicaState) -> None:
+        """The slave's state is another one."""
+        if self.state_file is not None:  # its readers learn of the change as soon as readers of the log do
+            self.state_file.write_soon()
+        self._in_state(state)
+
+    def queues_behind(self) -> int:
+        """How many bytes of the log are in no queue yet."""
+        return self._store.derived.dispatcher.behind_bytes
+
+    def wall_seconds(self) -> float:
+        """The seconds since 1970."""
+        return self._machine.now_ms() / 1000
+
+    def rewind(self) -> bool:
+        """Cut the log back, unless that is not possible now."""
+        return self._rewind()
+
+    def state_written(self) -> Deferred[None]:
+        """Fires when no thread writes state.json."""
+        return succeed(None) if self.state_file is None else self.state_file.written()
 
     def keep_state(self, current: Callable[[], NodeState]) -> StateFileService:
         """Make what writes the node's state into state.json."""

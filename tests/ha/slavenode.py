@@ -10,9 +10,13 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
+from rmqha.ha.slave.owner import ISlaveOwner
+from rmqha.ha.slave.questions import MasterAccess
 from rmqha.ha.slave.replica import MasterView, StartFrom
-from rmqha.ha.slave.service import HASlaveService, MasterAccess, OnGap, SlaveHooks, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, OnGap, SlaveOptions
+from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.settings.settings import make_settings
 from rmqha.store.messagestore import MessageStore
@@ -29,6 +33,35 @@ from tests.ha.doubles import (
 )
 
 NOBODY = ConnectionRefusedError()
+
+
+@implementer(ISlaveOwner)
+class SlaveOwner:
+    """The node around the slave of a test, which keeps what it is told in ``case``."""
+
+    def __init__(self, case: "SlaveNodeTestCase") -> None:
+        self._case = case
+
+    def finished(self, code: ExitCode, reason: str) -> None:
+        self._case.ends.append((code, reason))
+
+    def disk_failed(self, failure: Failure) -> None:
+        self._case.disk_failures.append(failure)
+
+    def in_state(self, state: ReplicaState) -> None:
+        pass
+
+    def queues_behind(self) -> int:
+        return self._case.behind
+
+    def wall_seconds(self) -> float:
+        return time.time()
+
+    def rewind(self) -> bool:
+        return False
+
+    def state_written(self) -> Deferred[None]:
+        return self._case.state_written
 
 
 class SlaveNodeTestCase(SynchronousTestCase):
@@ -80,13 +113,7 @@ class SlaveNodeTestCase(SynchronousTestCase):
             self.flusher,
             SlaveOptions(StartFrom.parse(start_from), on_gap, once, observer),
             MasterAccess(self.endpoint, self.ask_remoting if remoting else None),
-            SlaveHooks(
-                finished=lambda code, reason: self.ends.append((code, reason)),
-                disk_failed=self.disk_failures.append,
-                queues_behind=lambda: self.behind,
-                wall_clock=time.time,
-                state_written=lambda: self.state_written,
-            ),
+            SlaveOwner(self),
             self.clock,
         )
         self.service.startService()

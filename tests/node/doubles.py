@@ -7,6 +7,7 @@ from typing import Any, cast
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, execute, fail, succeed
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.task import Clock
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -16,7 +17,7 @@ from rmqha.failover.member import Promise
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.node.core import RoleChanger
-from rmqha.node.interfaces import IHost, IOpenNode, IProcess
+from rmqha.node.interfaces import IHost, IMachine, IOpenNode, IProcess
 from rmqha.node.member import Addresses, IMemberHost, Member
 from rmqha.node.plan import IClusterMember, NodePlan
 from rmqha.store.examining import ABORT_FILE
@@ -28,12 +29,13 @@ from rmqha.store.offline.promote import Promotion
 from rmqha.store.offline.rewind import Rewound
 
 
+@implementer(IMachine)
 class MachineDouble:
     """Threads do their work at once. ``ends`` has the reasons for which the process was to end."""
 
     disk: Disk = DISK
 
-    def __init__(self, clock: MemoryReactorClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.ends: list[tuple[ExitCode, str]] = []
 

@@ -72,8 +72,8 @@ class HandedOffset:
             self._count_written(socket)
 
     def _count_written(self, socket: Any) -> None:
-        write: Callable[[bytes], None] = socket.write
-        write_sequence: Callable[[Iterable[bytes]], None] = socket.writeSequence
+        write = socket.write
+        write_sequence = socket.writeSequence
 
         def count_write(data: bytes) -> None:
             self._written += len(data)

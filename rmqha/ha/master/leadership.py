@@ -8,6 +8,10 @@ from collections.abc import Callable, Mapping
 from rmqha.wire.transfer import Hello
 
 
+def _nothing() -> None:
+    """Nobody wants to know of changes."""
+
+
 class Leadership:
     """The right to act as the leader in one epoch. It starts with ``until``, and can only be extended or ended.
 
@@ -26,7 +30,7 @@ class Leadership:
         """The names of the members that must hold a message before its put is answered with PUT_OK."""
         self.sessions: Mapping[str, str] = {}
         """The names of the members that may follow, by the session that each shows when it connects."""
-        self._changed: Callable[[], None] = lambda: None
+        self._changed = _nothing
 
     @property
     def until(self) -> float:

@@ -6,7 +6,7 @@ needs earlier bytes must reconnect.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -15,14 +15,13 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IPushProducer, I
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
-from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.admission.throttle import SendThrottle
-from rmqha.ha.framing import ReportReceiver
+from rmqha.ha.framing import ClockTimeouts, ReportReceiver
 from rmqha.ha.master.handed import HandedOffset
 from rmqha.ha.master.insyncslaves import InSyncSlaves
 from rmqha.ha.master.leadership import Leadership
@@ -136,7 +135,7 @@ class TransferFrames:
 
 
 @implementer(IPushProducer)
-class HAMasterProtocol(ReportReceiver, TimeoutMixin):
+class HAMasterProtocol(ReportReceiver, ClockTimeouts):
     """One slave's connection. ``progress`` is None until its first report is accepted."""
 
     _log = Logger()
@@ -164,9 +163,6 @@ class HAMasterProtocol(ReportReceiver, TimeoutMixin):
         self._hello: list[int] = []
         self.state = HAConnectionState.REQUEST
         self.progress: SlaveProgress | None = None
-
-    def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
-        return self._clock.callLater(period, func)
 
     def facts(self) -> dict[str, str | int | float | None]:
         """What the status shows of this slave. Offsets are None until they are known, times are in seconds."""
@@ -484,7 +480,7 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         """The node's right to lead a failover cluster, whose members show who they are."""
         self._offered_offset = 0
         self._next_offer: IDelayedCall | None = None
-        self._unsubscribe: Callable[[], None] | None = None
+        self._unsubscribe = _nothing
 
     @property
     def sending_is_limited(self) -> bool:
@@ -496,9 +492,8 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         self._unsubscribe = self.commit_log.subscribe(self._log_grew)
 
     def stopFactory(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
+        self._unsubscribe()
+        self._unsubscribe = _nothing
         if self._next_offer is not None:
             self._next_offer.cancel()
             self._next_offer = None
@@ -589,6 +584,10 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         for connection in list(self.connections):
             if connection.transport is not None:
                 connection.hang_up()
+
+
+def _nothing() -> None:
+    """Nothing is subscribed to."""
 
 
 def _peer_name(addr: IAddress | None) -> tuple[str, str]:

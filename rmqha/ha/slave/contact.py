@@ -1,11 +1,12 @@
 """When a slave last received something from its master, and how large its lag is."""
 
-from collections.abc import Callable
-
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
+from rmqha.ha.slave.owner import ISlaveOwner
 from rmqha.ha.slave.replica import Replica
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.kit.events import Event
 from rmqha.kit.times import iso_time, seconds_of
 from rmqha.store.interfaces import ICommitLog
 from rmqha.store.nodestate import NodeState
@@ -22,42 +23,45 @@ def iso_of(seconds: float) -> str:
 class Contact:
     """Remembers the last contact, the master's last known end, and when we last held the master's whole log.
 
-    ``quiet_seconds`` is how long a connected master may be silent. ``wall_clock`` returns seconds since the epoch.
-    ``earlier`` is the state.json that an earlier process wrote; its last contact is kept.
+    ``quiet_seconds`` is how long a connected master may be silent. ``earlier`` is the state.json that an
+    earlier process wrote; its last contact is kept.
     """
+
+    _log = Logger()
 
     def __init__(
         self,
         replica: Replica,
         commit_log: ICommitLog,
         clock: IReactorTime,
-        wall_clock: Callable[[], float],
+        owner: ISlaveOwner,
         quiet_seconds: float,
         earlier: NodeState,
     ) -> None:
-        self._replica = replica
+        self.replica = replica
         self._commit_log = commit_log
         self._clock = clock
-        self._wall_clock = wall_clock
+        self._owner = owner
         self._quiet_seconds = quiet_seconds
         self._heard_at: float | None = None
         self._held_all_at: float | None = None
         self._known_end: int | None = None
+        self._progress_mark: tuple[float, int] | None = None
         self.last_contact = seconds_of(earlier.last_contact)
         self.reason = "started"
-        self.since = wall_clock()
+        self.since = owner.wall_seconds()
         if self.last_contact is not None and earlier.lag_bytes == 0:
-            self._held_all_at = clock.seconds() - max(0.0, wall_clock() - self.last_contact)
+            self._held_all_at = clock.seconds() - max(0.0, owner.wall_seconds() - self.last_contact)
 
     def heard(self) -> None:
         """The master has sent something, or has answered a request."""
-        self.last_contact = self._wall_clock()
+        self.last_contact = self._owner.wall_seconds()
         self._heard_at = self._clock.seconds()
         self.look()
 
     def look(self) -> None:
         """Update from the replica's state."""
-        if self._replica.state is ReplicaState.IN_SYNC and not self.lag_bytes:
+        if self.replica.state is ReplicaState.IN_SYNC and not self.lag_bytes:
             self._held_all_at = self._heard_at
 
     def master_ends_at(self, offset: int | None) -> None:
@@ -67,7 +71,7 @@ class Contact:
 
     def state_changed(self, state: ReplicaState, reason: str) -> None:
         """The replica has entered another state."""
-        self.reason, self.since = reason, self._wall_clock()
+        self.reason, self.since = reason, self._owner.wall_seconds()
         if state in IN_TOUCH:
             self.look()
 
@@ -77,7 +81,7 @@ class Contact:
 
         Also None if the logs do not fit together (AHEAD, DIVERGED): a 0 would claim that we hold the master's log.
         """
-        if self._known_end is None or self._replica.state in (ReplicaState.AHEAD, ReplicaState.DIVERGED):
+        if self._known_end is None or self.replica.state in (ReplicaState.AHEAD, ReplicaState.DIVERGED):
             return None
         return max(0, self._known_end - self._commit_log.verified_offset)
 
@@ -89,7 +93,7 @@ class Contact:
         end is not known.
         """
         in_touch = (
-            self._replica.state in IN_TOUCH
+            self.replica.state in IN_TOUCH
             and self._heard_at is not None
             and self._clock.seconds() - self._heard_at <= self._quiet_seconds
         )
@@ -98,3 +102,21 @@ class Contact:
         if self._held_all_at is None:
             return None
         return round(max(MIN_LAG_SECONDS, self._clock.seconds() - self._held_all_at), 3)
+
+    def tell_progress(self) -> None:
+        """While catching up, log how much is left, the rate, and the remaining time."""
+        lag, now, end = self.lag_bytes, self._clock.seconds(), self._commit_log.verified_offset
+        if self.replica.state is not ReplicaState.CATCHING_UP or not lag:
+            self._progress_mark = None
+            return
+        if self._progress_mark is not None and now > self._progress_mark[0]:
+            rate = (end - self._progress_mark[1]) / (now - self._progress_mark[0])
+            self._log.info(
+                "copied up to {end}, {lag} bytes to go, {rate:.1f} MiB/s{left}",
+                event=Event.CATCH_UP_PROGRESS,
+                end=end,
+                lag=lag,
+                rate=rate / 2**20,
+                left=f", about {lag / rate:.0f} s left" if rate else "",
+            )
+        self._progress_mark = now, end

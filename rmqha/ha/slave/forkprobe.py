@@ -6,14 +6,15 @@ master's end counts only when all puts that may wait for it have ended.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 
+from rmqha.ha.slave.probe import probe_last_segment
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
-from rmqha.ha.slave.service import probe_last_segment
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.offline.fork import Compared, Fork, Run, find_fork, run_here
 from rmqha.store.offline.repair import RepairError
@@ -30,6 +31,15 @@ class MasterRange(NamedTuple):
     end: int
     is_ours: bool
     settling_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OurLog:
+    """A log whose sound records end at ``end``. From ``doubted_from`` on all of it is compared (``find_fork``)."""
+
+    log: CommitLog
+    end: int
+    doubted_from: int | None = None
 
 
 class ComparedRange:
@@ -67,20 +77,18 @@ class ComparedRange:
 
 
 async def find_fork_with_master(
-    log: CommitLog,
-    our_end: int,
+    ours: OurLog,
     master: IStreamClientEndpoint,
     ask_range: Callable[[], Awaitable[MasterRange]] | None,
     clock: IReactorTime,
     notice: Callable[[str], None] = lambda _: None,
     run: Run = run_here,
-    doubted_from: int | None = None,
 ) -> Fork:
-    """Where our log, whose sound records end at ``our_end``, parts from that of the master.
+    """Where our log parts from that of the master.
 
     ``ask_range`` asks the master's remoting port; without it the master's last segment is compared from its start, and
-    what the master has before it as far as a proof needs it. From ``doubted_from`` on all is compared (``find_fork``).
-    ``notice`` is called with a line for people if something takes long. ``run`` runs what reads a whole segment.
+    what the master has before it as far as a proof needs it. ``notice`` is called with a line for people if something
+    takes long. ``run`` runs what reads a whole segment.
 
     Raises NothingInCommon, SourceUnreachable, RepairError if the port is not an HA port, StoreError, what ``ask_range``
     raises, OSError.
@@ -95,7 +103,7 @@ async def find_fork_with_master(
         await deferLater(clock, settling)
 
     async def compare(start: int, end: int) -> Compared:
-        wanted = ComparedRange(log, start, end)
+        wanted = ComparedRange(ours.log, start, end)
         while not wanted.done:
             before = wanted.end
             try:
@@ -108,7 +116,7 @@ async def find_fork_with_master(
                 return Compared(None, start)  # one of our masters closes a connection that asks for deleted bytes
         return Compared(wanted.differs_at, wanted.end)
 
-    return await find_fork(log, our_end, their_min, their_end, compare, run, doubted_from)
+    return await find_fork(ours.log, ours.end, their_min, their_end, compare, run, ours.doubted_from)
 
 
 async def _last_segment(master: IStreamClientEndpoint, clock: IReactorTime) -> int:

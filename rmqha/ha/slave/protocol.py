@@ -10,12 +10,12 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, IT
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
-from twisted.protocols.policies import ProtocolWrapper, TimeoutMixin
+from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
 from zope.interface import Interface
 
 from rmqha.ha.admission.throttle import ReceiveThrottle
-from rmqha.ha.framing import TransferReceiver
+from rmqha.ha.framing import ClockTimeouts, TransferReceiver
 from rmqha.ha.slave.replica import MasterView, PeerBreach, Replica, ReplicaError
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.events import Event
@@ -97,7 +97,7 @@ class ConnectionOptions:
     hello: bytes = b""
 
 
-class HASlaveProtocol(TransferReceiver, TimeoutMixin):
+class HASlaveProtocol(TransferReceiver, ClockTimeouts):
     """One connection to a master. ``owner`` is an IConnectionOwner."""
 
     _log = Logger()
@@ -138,9 +138,6 @@ class HASlaveProtocol(TransferReceiver, TimeoutMixin):
     @property
     def _is_open(self) -> bool:
         return self.state not in (ConnectionState.NEW, ConnectionState.ENDED)
-
-    def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
-        return self._clock.callLater(period, func)
 
     def connectionMade(self) -> None:
         self._move(ConnectionState.ASKING)

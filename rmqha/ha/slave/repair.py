@@ -11,14 +11,13 @@ from typing import Any, Protocol
 from twisted.application.internet import backoffPolicy
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import connectProtocol
-from twisted.internet.interfaces import IDelayedCall, IReactorTime, IStreamClientEndpoint
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
-from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 
-from rmqha.ha.framing import TransferReceiver
+from rmqha.ha.framing import ClockTimeouts, TransferReceiver
 from rmqha.ha.slave.replica import HEARTBEATS_THAT_PROVE_SILENCE
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.events import Event
@@ -68,7 +67,7 @@ class Wanted(Protocol):
         """The other log has no more bytes. Raises RepairError if more are needed."""
 
 
-class RepairProtocol(TransferReceiver, TimeoutMixin):
+class RepairProtocol(TransferReceiver, ClockTimeouts):
     """One connection that fetches one range. ``finished`` fires when the range is complete.
 
     It fails with RepairError, SourceUnreachable or OSError.
@@ -84,9 +83,6 @@ class RepairProtocol(TransferReceiver, TimeoutMixin):
         self.heard = False
         self.finished: Deferred[None] = Deferred(lambda _: self._hang_up())
         self._over = False
-
-    def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
-        return self._clock.callLater(period, func)
 
     def connectionMade(self) -> None:
         if self._next == 0:

@@ -193,6 +193,12 @@ class Replica:
         return max(0, self.master.max_offset - self._commit_log.verified_offset)
 
     @property
+    def is_before_last_segment(self) -> bool:
+        """Whether the master is known to have a last segment that starts after our end."""
+        last = self.master.last_segment_offset
+        return last is not None and last > self._commit_log.verified_offset
+
+    @property
     def holds_all(self) -> bool:
         """Whether we hold the master's whole log: two heartbeats in a row prove it, and its known end agrees."""
         at_end = self._next == self._commit_log.max_offset == self._commit_log.verified_offset

@@ -18,10 +18,11 @@ from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.serving import LogServing
-from rmqha.ha.slave.forkprobe import MasterRange, find_fork_with_master
+from rmqha.ha.slave.forkprobe import MasterRange, OurLog, find_fork_with_master
+from rmqha.ha.slave.questions import MasterAccess
 from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.ha.slave.replica import MasterView
-from rmqha.ha.slave.service import HASlaveService, MasterAccess, SlaveOptions
+from rmqha.ha.slave.service import HASlaveService, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.wallclock import IWallClock
@@ -547,7 +548,7 @@ class SimSlave(SimNode):
             return MasterRange(view.min_offset or 0, view.max_offset or 0, is_ours=True, settling_seconds=0.0)
 
         ask = ask_range if self.remoting else None
-        return await find_fork_with_master(log, end, endpoint, ask, clock, doubted_from=doubted_from)
+        return await find_fork_with_master(OurLog(log, end, doubted_from), endpoint, ask, clock)
 
     # Commands, on a store whose node is stopped
 

@@ -185,7 +185,8 @@ class Simulation:
         if isinstance(failure, Failure) and failure.check(ProcessDied, OSError) is None:
             self.note(f"{formatEvent(event)}: {failure.getTraceback()}")
         for slave in self.slaves:
-            if event.get("log_source") is slave.service is not None and "state" in event:
+            sources = () if slave.service is None else (slave.service, slave.service.verdicts)
+            if "state" in event and event.get("log_source") in sources:
                 slave.say(formatEvent(event))
 
     def _now_ms(self) -> int:

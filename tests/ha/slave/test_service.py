@@ -11,15 +11,18 @@ from twisted.application.service import IService
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from twisted.logger import capturedLogs
+from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from rmqha.ha.slave.owner import ISlaveOwner
 from rmqha.ha.slave.protocol import IConnectionOwner
-from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
-from rmqha.ha.slave.service import OnGap
+from rmqha.ha.slave.replica import Ahead, Diverged, Gap, MasterView, UnsupportedMaster
+from rmqha.ha.slave.service import NextStep, OnFork, OnGap, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import seconds_of
+from rmqha.node.replicating import Replicating
 from rmqha.remoting.protocol import RemotingError
 from rmqha.settings.settings import make_settings
 from rmqha.store.log.mappedfile import DISK
@@ -28,7 +31,8 @@ from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.wire.transfer import Transfer
 from tests.fixtures import new_folder
 from tests.ha.doubles import SEGMENT_SIZE, LineTransport, append, heartbeat, log_lines, make_image, reports_in, wire
-from tests.ha.slavenode import NOBODY, SlaveNodeTestCase
+from tests.ha.slavenode import NOBODY, SlaveNodeTestCase, SlaveOwner
+from tests.node.doubles import MachineDouble
 from tests.store.logs import write_at
 
 IMAGE = make_image([300] * 30)
@@ -178,7 +182,7 @@ class OnceTests(SlaveNodeTestCase):
 
         self.view = VIEW
         self.start(PREFIX, once=once)
-        self.service.describe_fork = search
+        self.service.verdicts.describe_fork = search
         self.notice()
         return searches
 
@@ -1146,3 +1150,37 @@ class UncleanStopTests(SlaveNodeTestCase):
         store = self.open_store("ASYNC_MASTER")
         self.assertIsNone(store.node_state.unproved_from)
         store.close_now()
+
+
+class OwnerTests(SlaveNodeTestCase):
+    """Who owns a slave provides all that it asks."""
+
+    def test_owners_provide_their_interface(self) -> None:
+        settings = make_settings({"storePathRootDir": self.mktemp(), "brokerRole": "SLAVE"})
+        store = MessageStore(settings)
+        replicating = Replicating(store, settings, MachineDouble(self.clock))
+        verifyObject(ISlaveOwner, replicating)
+        verifyObject(ISlaveOwner, SlaveOwner(self))
+        self.start()
+        verifyObject(IConnectionOwner, self.service)
+        closed = store.close(replicating.flusher)
+        self.clock.advance(0)
+        self.successResultOf(closed)
+
+
+class NextStepTests(SynchronousTestCase):
+    """What follows from a verdict, by the options."""
+
+    def test_each_verdict_has_its_own_option(self) -> None:
+        gap, ahead, diverged = Gap("", None), Ahead(""), Diverged("")
+        for options, steps in (
+            (SlaveOptions(), [NextStep.REPORT] * 3),
+            (SlaveOptions(on_gap=OnGap.RESEED), [NextStep.RESEED, NextStep.REPORT, NextStep.REPORT]),
+            (SlaveOptions(on_ahead=OnFork.REWIND), [NextStep.REPORT, NextStep.REWIND, NextStep.REPORT]),
+            (SlaveOptions(on_diverged=OnFork.REWIND), [NextStep.REPORT, NextStep.REPORT, NextStep.REWIND]),
+        ):
+            self.assertEqual([options.step_after(verdict, True) for verdict in (gap, ahead, diverged)], steps)
+
+    def test_a_log_without_records_is_not_reseeded_for_it_would_meet_the_same_gap(self) -> None:
+        options = SlaveOptions(on_gap=OnGap.RESEED)
+        self.assertIs(options.step_after(Gap("", None), holds_records=False), NextStep.REPORT)
