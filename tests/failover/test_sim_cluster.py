@@ -115,6 +115,17 @@ def test_a_leader_has_no_right_any_more_when_the_coordinator_hears_of_it(is_orde
         assert held == [False]
 
 
+def test_a_new_leader_keeps_the_other_members_as_holders_and_not_the_old_leader() -> None:
+    """It may have lost its end, and comes back by itself. Later it is in the sync set again."""
+    with running(slaves=2) as cluster:
+        named: list[set[str]] = []
+        cluster.ambush = Ambush("gets transaction of leader, epoch", 1, lambda _: named.append(in_sync(cluster)))
+        cluster.order(Order.SWITCHOVER, "slave-1")
+        wait_for_leader(cluster, "slave-1")
+        assert named == [{"slave-1", "slave-2"}]
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
 def test_a_switchover_without_a_name_goes_to_another_node() -> None:
     with running() as cluster:
         cluster.order(Order.SWITCHOVER)

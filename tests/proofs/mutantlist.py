@@ -161,12 +161,10 @@ MUTANTS = (
     ),
     Mutant(
         "an old leader is kept among the holders of a put",
-        "rmqha/testing/sim/failover.py",
-        "def _in_sync(leader: SimNode) -> set[str]:",
-        "def _in_sync_of_old(leader: SimNode) -> set[str]:\n    return {*_in_sync_now(leader), 'master'}\n\n\n"
-        "def _in_sync(leader: SimNode) -> set[str]:\n    return {*_in_sync_now(leader), 'master'}\n\n\n"
-        "def _in_sync_now(leader: SimNode) -> set[str]:",
-        ("tests/testing/test_sim_found.py", "failover"),
+        F + "agent.py",
+        "        if name != view.sync.leader\n        and name in view.members\n",
+        "        if name in view.members\n",
+        FAILOVER,
     ),
     Mutant(
         "one slave with two connections counts twice",

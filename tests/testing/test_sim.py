@@ -124,6 +124,22 @@ def test_a_planted_bug_is_found(plant: Patch, seed: int) -> None:
     assert run_seed(found, story_of(plant)).violation is None, "without the bug nothing is wrong"
 
 
+@pytest.mark.parametrize(
+    ("story", "machines"),
+    [(Story.REPLICATION, {"slave", "node", "dispatch"}), (Story.CLUSTER, {"slave", "failover", "node", "dispatch"})],
+)
+def test_what_met_which_state_is_counted_and_holes_are_named(
+    story: Story, machines: set[str], simulate: Simulate
+) -> None:
+    _, printed, _ = simulate("--seeds", "0..4", "--story", story.value, "--coverage")
+    *table, summary = printed.splitlines()
+    assert "5 seeds" in summary
+    assert {line.partition(":")[0] for line in table if " pairs of " in line} == machines
+    assert any(line.startswith("  CONNECTING: ") and "connected" in line for line in table)
+    assert any(line.startswith("    never: ") for line in table)
+    assert run_seed(3, story).without_trace().coverage == {}
+
+
 def test_a_failure_prints_its_seed_and_its_trace(monkeypatch: pytest.MonkeyPatch, simulate: Simulate) -> None:
     acknowledge_before_write(monkeypatch)
     status, printed, _ = simulate("--seeds", "0..")

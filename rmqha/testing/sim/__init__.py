@@ -16,6 +16,7 @@ In reading order:
 - ``audit``: checks queues, index and deliveries against the log.
 - ``oracle``: checks what must hold after every step.
 - ``simulation``: a whole cluster, scripted step by step.
+- ``histories``: what clients asked and were answered, in a form that checkers of other people read.
 - ``steps``: the steps at random that all stories have.
 - ``walk``: chooses the steps at random, from a seed.
 - ``failover``: a story from a seed: a master is lost, a slave is promoted, the old master is rewound and follows.
@@ -23,6 +24,7 @@ In reading order:
 - ``clusternodes``: nodes with automatic failover.
 - ``cluster``: a cluster of them with the coordinator: nobody but the nodes decides who leads.
 - ``clusterwalk``: a story with that from a seed, with faults at any moment, and at chosen ones.
+- ``coverage``: counts which events met which states.
 - ``runner``: runs many seeds.
 
 ``python -m rmqha.testing.sim --seeds A..B`` runs seeds, ``make soak`` runs them until it is interrupted.

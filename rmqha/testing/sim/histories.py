@@ -137,11 +137,13 @@ class RecordedCoordinator:
         """That of the client."""
         return self._client.cluster_id
 
-    def _asked(self, asked: Deferred[Answer], told: Callable[[Answer], Line], f: str, **value: Any) -> Deferred[Answer]:
+    def _asked(
+        self, asked: Deferred[Answer], shown: Callable[[Answer], Line], f: str, **value: Any
+    ) -> Deferred[Answer]:
         operation = self._recorder.invoke(f, **value)
 
         def done(answer: Answer) -> Answer:
-            operation.end("ok", **told(answer))
+            operation.end("ok", **shown(answer))
             return answer
 
         def failed(failure: Failure) -> Failure:
@@ -166,17 +168,17 @@ class RecordedCoordinator:
         return self._asked(self._client.revoke(lease), lambda _: {}, "revoke", lease=lease)
 
     def range(self, prefix: str) -> Deferred[Snapshot]:
-        def told(found: Snapshot) -> Line:
+        def shown(found: Snapshot) -> Line:
             return {"revision": found.revision, "keys": keys_to_json(found.keys)}
 
-        return self._asked(self._client.range(prefix), told, "range", prefix=prefix)
+        return self._asked(self._client.range(prefix), shown, "range", prefix=prefix)
 
     def transact(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> Deferred[TransactionResult]:
-        def told(done: TransactionResult) -> Line:
+        def shown(done: TransactionResult) -> Line:
             return {"succeeded": done.succeeded, "revision": done.revision}
 
         asked = self._client.transact(compares, writes)
-        return self._asked(asked, told, "transact", **transaction_to_json(compares, writes))
+        return self._asked(asked, shown, "transact", **transaction_to_json(compares, writes))
 
     def watch(
         self,

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +24,7 @@ import orjson
 from twisted.logger import globalLogBeginner
 
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.testing.sim.coverage import Counts, table
 from rmqha.testing.sim.walk import Outcome, Story, run_seed
 
 SEEDS_AT_ONCE = 25
@@ -60,6 +62,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="show what happened, of every seed")
     parser.add_argument(
         "--histories", type=Path, metavar="FOLDER", help="of the story cluster: what clients asked and were answered"
+    )
+    parser.add_argument(
+        "--coverage",
+        action="store_true",
+        help="show at the end what happened to nodes in which state, and what did not",
     )
     return parser.parse_args()
 
@@ -113,9 +120,9 @@ def _prepare() -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run(story: Story, keeps_trace: bool, histories: Path | None, seed: int) -> Outcome:
+def _run(story: Story, keeps_trace: bool, histories: Path | None, counts: bool, seed: int) -> Outcome:
     gc.disable()
-    outcome = run_seed(seed, story, histories)
+    outcome = run_seed(seed, story, histories, counts)
     if seed % SEEDS_PER_COLLECTION == 0:
         gc.collect()
     return outcome if keeps_trace or outcome.violation else outcome.without_trace()
@@ -149,6 +156,7 @@ class Tally:
     def __init__(self) -> None:
         self._began = self._last_line_at = time.monotonic()
         self._seeds = self._steps = self._puts = self._put_ok = 0
+        self.coverage: Counts = Counter()
 
     def add(self, outcome: Outcome) -> bool:
         """One more; once a minute it prints a line, and returns true."""
@@ -156,11 +164,18 @@ class Tally:
         self._steps += outcome.steps
         self._puts += outcome.puts
         self._put_ok += outcome.put_ok
+        self.coverage += outcome.coverage
         is_due = time.monotonic() - self._last_line_at >= SECONDS_BETWEEN_LINES
         if is_due:
             self._last_line_at = time.monotonic()
             print(self.line(), flush=True)
         return is_due
+
+    def print_end(self) -> None:
+        """The coverage, if it was counted, and the summary."""
+        if self.coverage:
+            print(table(self.coverage))
+        print(self.line())
 
     def line(self) -> str:
         """The summary."""
@@ -185,7 +200,7 @@ def main() -> int:
         print(f"goes on after seed {progress.done}", flush=True)
     if arguments.histories is not None:
         arguments.histories.mkdir(parents=True, exist_ok=True)
-    run = partial(_run, arguments.story, arguments.trace, arguments.histories)
+    run = partial(_run, arguments.story, arguments.trace, arguments.histories, arguments.coverage)
     try:
         with _outcomes(run, arguments.seeds.after(progress.done), arguments.jobs) as outcomes:
             for outcome in outcomes:
@@ -201,5 +216,5 @@ def main() -> int:
         pass
     if last is not None:
         progress.note(last)
-    print(tally.line())
+    tally.print_end()
     return ExitCode.FINE

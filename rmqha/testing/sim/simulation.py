@@ -106,6 +106,8 @@ class Simulation:
         self.trace: list[str] = []
         self._wall_clock_step_ms = 0
         self._wall_clock_is_true = True
+        self.listener: Callable[[SimNode, str], None] | None = None
+        """Hears each line of the trace that speaks of a node, if somebody wants to know."""
         self.history: Recorder | None = None
         """What clients do, if somebody wants to know."""
         self.puts: list[Put] = []
@@ -200,6 +202,8 @@ class Simulation:
     def say(self, name: str, text: str) -> None:
         """A line of the trace."""
         self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text.replace(self._folder_name, '')}")
+        if self.listener is not None and name in self.nodes:
+            self.listener(self.nodes[name], text)
 
     def note(self, problem: str) -> None:
         """Something is wrong that was seen in the midst of the code's own work; the next check raises it."""

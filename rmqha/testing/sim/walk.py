@@ -1,9 +1,11 @@
 """A simulation by chance: one seed decides what there is, what is done, and what fails."""
 
 import traceback
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -11,6 +13,7 @@ from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
 from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.testing.sim.clusterwalk import ClusterWalk
+from rmqha.testing.sim.coverage import Counts, note
 from rmqha.testing.sim.failover import FailoverWalk
 from rmqha.testing.sim.network import OUR_NETWORK, Connecting
 from rmqha.testing.sim.nodes import SimSlave
@@ -55,6 +58,8 @@ class Outcome:
     puts: int
     put_ok: int
     steps: int
+    coverage: Counts = field(default_factory=Counter)
+    """What happened to nodes in which state, if somebody wants to know."""
 
     def without_trace(self) -> "Outcome":
         """The same, which another process gets faster."""
@@ -75,10 +80,12 @@ class Story(Enum):
         return self.value
 
 
-def run_seed(seed: int, story: Story = Story.REPLICATION, histories: Path | None = None) -> Outcome:
+def run_seed(
+    seed: int, story: Story = Story.REPLICATION, histories: Path | None = None, counts: bool = False
+) -> Outcome:
     """Simulate what this seed decides, to the end or to the first violation.
 
-    A story with a coordinator writes its histories into that folder.
+    A story with a coordinator writes its histories into that folder. With ``counts`` the outcome has its coverage.
     """
     walks: dict[Story, Callable[[int], Walk | FailoverWalk | ClusterWalk]] = {
         Story.REPLICATION: Walk,
@@ -89,6 +96,9 @@ def run_seed(seed: int, story: Story = Story.REPLICATION, histories: Path | None
     violation = None
     if histories is not None and isinstance(walk, ClusterWalk):
         walk.simulation.record()
+    coverage: Counts = Counter()
+    if counts:
+        walk.simulation.listener = partial(note, coverage)
     with walk.simulation.running():
         try:
             walk.run()
@@ -100,7 +110,7 @@ def run_seed(seed: int, story: Story = Story.REPLICATION, histories: Path | None
         walk.simulation.write_histories(histories, f"seed-{seed}")
     puts = walk.simulation.puts
     ok = sum(put.status is not None and put.status.name == "PUT_OK" for put in puts)
-    return Outcome(seed, walk.simulation.trace, violation, len(puts), ok, len(walk.simulation.trace))
+    return Outcome(seed, walk.simulation.trace, violation, len(puts), ok, len(walk.simulation.trace), coverage)
 
 
 class Walk(Steps):
