@@ -15,7 +15,7 @@ from twisted.internet.task import deferLater
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
 from rmqha.ha.slave.service import probe_last_segment
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.offline.fork import Compared, Fork, Run, find_fork, run_here
+from rmqha.store.offline.fork import Compared, Fork, OtherLog, Run, find_fork, run_here
 from rmqha.store.offline.repair import RepairError
 from rmqha.wire.brokerinfo import settling_seconds
 from rmqha.wire.transfer import FrameError
@@ -108,7 +108,7 @@ async def find_fork_with_master(
                 return Compared(None, start)  # one of our masters closes a connection that asks for deleted bytes
         return Compared(wanted.differs_at, wanted.end)
 
-    return await find_fork(log, our_end, their_min, their_end, compare, run, doubted_from)
+    return await find_fork(log, our_end, OtherLog(their_min, their_end, compare), run, doubted_from)
 
 
 async def _last_segment(master: IStreamClientEndpoint, clock: IReactorTime) -> int:
