@@ -39,7 +39,9 @@ def read_records(
     Raises the same, and DataLossError if the file is missing.
     """
     with open_segment(split.path, split.base) as opened:
-        yield from of_segment.read_records(opened, split, batch_bytes, verify_body, skipped, drop_behind, passed)
+        yield from of_segment.read_records(
+            opened, split, of_segment.Manner(batch_bytes, verify_body, drop_behind), skipped, passed
+        )
 
 
 def read_selected(split: Split, options: Options, segment: Segment | None = None) -> Iterator[Records]:

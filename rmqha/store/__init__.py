@@ -29,6 +29,7 @@ In reading order:
 - ``clamping``: sets back offsets that are past the end of their queues.
 - ``setback``: sets back what points into a log that loses its end.
 - ``examining``: the names of a store's own files, its log, and what recovery would find in it.
+- ``logrecovery``: recovers the log of a store that is opened.
 - ``opening``: how far the opening of a store is, and how to stop it.
 - ``messagestore``: the facade: opens, owns and closes everything above.
 - ``offline/``: for stores that no node of this process has open: reading, checking, repairing.

@@ -39,7 +39,7 @@ from rmqha.store.derived.replacing import (
 from rmqha.store.dledger import check_no_dledger
 from rmqha.store.errors import StoreError
 from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE, CUT_FOLDER, LOCK_FILE, examine_store, open_log
-from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
+from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import CheckpointFile, Flusher, next_checkpoint
 from rmqha.store.log.mappedfile import DISK, Disk, Syncable, check_not_among_segments, file_name
@@ -50,10 +50,9 @@ from rmqha.store.log.recovery import (
     Recovery,
     check_may_cut,
     keep,
-    latest_vouched,
     log_pieces,
-    settle,
 )
+from rmqha.store.logrecovery import lower_checkpoint, offsets_of, recover_log, tell_loss
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
@@ -64,7 +63,7 @@ from rmqha.store.putwaits import PutWaits, Replication, RightToLead
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
 from rmqha.store.restarts import Restarts, read_restarts
-from rmqha.store.setback import CutEnd, move_snapshots_aside, queues_on_disk, set_back, set_progress_aside
+from rmqha.store.setback import CutEnd, move_snapshots_aside, set_back, set_progress_aside
 from rmqha.store.storeputs import PutPhase, StorePuts
 from rmqha.wire.layout import BLANK_HEADER
 from rmqha.wire.record import Record, RecordError, peek_size
@@ -152,7 +151,7 @@ class MessageStore:
         self.commit_log = open_log(self.settings, disk=self.disk)
         if self._keeps_state:
             self._opening.write_state = self._write_opening_state
-        self.recovery = self._recover()
+        self.recovery, self.node_state = recover_log(self.settings, self.commit_log, self._examined, self.node_state)
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
         noted = self.node_state.topics_up_to if self.is_slave else None
         self.topics_up_to = None if noted is None else min(noted, self.commit_log.verified_offset)
@@ -276,81 +275,6 @@ class MessageStore:
         if self._dispatching is not None:
             self._dispatching()
 
-    def _recover(self) -> Recovery:
-        checkpoint = Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk)
-        damage = self._examined.damage
-        if damage is not None:
-            self.disk.touch(self.root / ABORT_FILE)  # groups go back later: a death before that is an unclean stop
-            end = max(self._examined.written_end, damage.confirmed)
-            cut = CutEnd.of(self.commit_log, self._examined.found.end, end)
-            set_back(self.root, cut, queues_on_disk(self.settings, self.disk), self.disk)
-        recovery = settle(self.commit_log, self._examined, self.root / NODE_FOLDER / CUT_FOLDER)
-        move_snapshots_aside(self.root, recovery.end, self.disk)
-        self._lower_checkpoint(checkpoint, recovery)
-        self._note_unproved(recovery)
-        self._tell_loss(recovery.end)
-        self._log.info(
-            "log of {store} is {min_offset} to {end}, checked from {checked_from} after {stop} stop",
-            event=Event.LOG_RECOVERED,
-            clean_stop=recovery.clean_stop,
-            store=str(self.root),
-            min_offset=recovery.min_offset,
-            end=recovery.end,
-            checked_from=recovery.checked_from,
-            stop="a clean" if recovery.clean_stop else "an unclean",
-        )
-        if recovery.problem is not None:
-            self._log.warn(
-                "cut {cut_bytes} bytes at {end}: {problem}; they are kept in {kept_in}",
-                event=Event.LOG_CUT,
-                cut_bytes=recovery.cut_bytes,
-                end=recovery.end,
-                problem=recovery.problem,
-                kept_in=str(recovery.kept_in),
-            )
-        if recovery.damage is not None:
-            self._log.warn(
-                "opening the log up to {end}, although {damage}",
-                event=Event.LOG_DAMAGE_ACCEPTED,
-                end=recovery.end,
-                damage=str(recovery.damage),
-            )
-        return recovery
-
-    def _lower_checkpoint(self, checkpoint: Checkpoint, recovery: Recovery | None = None) -> None:
-        """Take the checkpoint back to the log's end. Cut bytes may come again, and are not on the disk at first.
-
-        After an unclean stop, queues and index are built again from where the log was checked. Until they are flushed,
-        the next start must not start later.
-        """
-        lowered, physic = checkpoint, self.commit_log.last_store_timestamp
-        if checkpoint.physic_msg_timestamp > physic:
-            lowered = replace(lowered, physic_msg_timestamp=physic)
-        if recovery is not None and not recovery.clean_stop:
-            latest = latest_vouched(self.commit_log, recovery.checked_from)
-            if latest is not None and lowered.recovery_timestamp > latest:
-                lowered = replace(lowered, logics_msg_timestamp=latest + SAFETY_MARGIN_MS)
-        if lowered != checkpoint:
-            lowered.write(self.root / CHECKPOINT_FILE, self.disk)
-
-    def _note_unproved(self, recovery: Recovery) -> None:
-        """Note from where on a slave's log must be compared with its master's (``NodeState.doubted_from``).
-
-        A master's log has no other to be compared with.
-        """
-        known = self.node_state.doubted_from(recovery.clean_stop, recovery.checked_from)
-        if self.settings.broker_role is not BrokerRole.SLAVE or (known is not None and known >= recovery.end):
-            known = None
-        if known is not None:
-            self._log.warn(
-                "the log from {start} to {end} was not certainly on the disk when the node stopped: it will be "
-                "compared with the master's",
-                event=Event.LOG_END_UNPROVED,
-                start=known,
-                end=recovery.end,
-            )
-        self.node_state = replace(self.node_state, unproved_from=known)
-
     def doubt_from(self, offset: int) -> None:
         """A slave's log may be another one than its master's from here on: it will be compared with the master's."""
         known = self.node_state.unproved_from
@@ -366,13 +290,6 @@ class MessageStore:
             start=self.node_state.unproved_from,
         )
         self.node_state = replace(self.node_state, unproved_from=None)
-
-    def _tell_loss(self, end: int) -> None:
-        """Start a new epoch, durably, if confirmed bytes from ``end`` on are missing."""
-        state = self.node_state.after_loss(end)
-        if state is not self.node_state:
-            self.node_state = replace(state, offsets=self.offsets(end))
-            self.node_state.write(self.root, self.disk)
 
     def start_flushing(
         self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
@@ -698,8 +615,8 @@ class MessageStore:
         set_progress_aside(self.root, aside.with_name(f"{aside.name}-timers"), self.disk)
         log.set_aside(aside)
         move_snapshots_aside(self.root, log.min_offset, self.disk)
-        self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
-        self._tell_loss(log.min_offset)
+        lower_checkpoint(self.root, log)
+        self.node_state = tell_loss(self.root, log, self.node_state, log.min_offset)
         if self.read_limit is not None:
             self.read_limit.take_back(log.min_offset)
         self._reopen_derived()
@@ -743,7 +660,7 @@ class MessageStore:
         self.restarts.log_ends_at(offset)
         log.sync()
         move_snapshots_aside(self.root, offset, self.disk)
-        self._lower_checkpoint(Checkpoint.read(self.root / CHECKPOINT_FILE, self.disk))
+        lower_checkpoint(self.root, log)
         # not as after a clean stop: queues may have more than the index
         self._open_derived_again(Recovery(False, log.min_offset, checked_from=dispatched, end=offset, messages=0))
         return kept_in
@@ -762,8 +679,7 @@ class MessageStore:
 
     def offsets(self, confirmed: int) -> Offsets:
         """The log's offsets now."""
-        log = self.commit_log
-        return Offsets(log.min_offset, log.max_offset, log.verified_offset, log.flushed_offset, confirmed)
+        return offsets_of(self.commit_log, confirmed)
 
     def close(
         self, flusher: Flusher | None = None, final_state: Callable[[], NodeState] | None = None

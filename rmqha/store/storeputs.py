@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import partial
+from typing import TypeVar
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -15,6 +15,8 @@ from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutM
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
 from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, RightToLead
+
+Put = TypeVar("Put", Message, MessageBatch, PreparedBatch)
 
 
 class PutPhase(Enum):
@@ -93,15 +95,15 @@ class StorePuts:
 
     def put_message(self, message: Message) -> Deferred[PutMessageResult]:
         """``MessageStore.put_message``."""
-        return self._put(lambda: self.appender.append(message), message.is_wait_store_msg_ok)
+        return self._put(self.appender.append, message, message.is_wait_store_msg_ok)
 
     def put_messages(self, batch: MessageBatch) -> Deferred[PutMessageResult]:
         """``MessageStore.put_messages``."""
-        return self._put(lambda: self.appender.append_batch(batch), batch.is_wait_store_msg_ok)
+        return self._put(self.appender.append_batch, batch, batch.is_wait_store_msg_ok)
 
     def put_prepared(self, prepared: PreparedBatch) -> Deferred[PutMessageResult]:
         """``MessageStore.put_prepared``."""
-        return self._put(lambda: self.appender.append_prepared(prepared), prepared.batch.is_wait_store_msg_ok)
+        return self._put(self.appender.append_prepared, prepared, prepared.batch.is_wait_store_msg_ok)
 
     def put_together(
         self, messages: Sequence[Message]
@@ -130,27 +132,27 @@ class StorePuts:
             if some:
                 results += [each.result if isinstance(each, PutRefused) else each for each in some]
             else:
-                results.append(self._append(partial(self.appender.append, messages[len(results)])))
+                results.append(self._append(self.appender.append, messages[len(results)]))
         return results
 
-    def _append(self, append: Callable[[], AppendMessageResult]) -> AppendMessageResult | PutMessageResult:
+    def _append(self, append: Callable[[Put], AppendMessageResult], put: Put) -> AppendMessageResult | PutMessageResult:
         """Append something, or say why not."""
         if self.phase is PutPhase.BROKEN:
             return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
         try:
-            return append()
+            return append(put)
         except PutRefused as refused:
             return refused.result
         except OSError as error:
             return self._put_failed(error)
 
-    def _put(self, append: Callable[[], AppendMessageResult], waits: bool) -> Deferred[PutMessageResult]:
+    def _put(self, append: Callable[[Put], AppendMessageResult], put: Put, waits: bool) -> Deferred[PutMessageResult]:
         figures = self.figures
         started = figures.seconds() if figures.timed_of(1) else None
         refusal = self._refusal(waits)
         if refusal is not None:
             return self._not_put(PutMessageResult(refusal))
-        appended = self._append(append)
+        appended = self._append(append, put)
         if isinstance(appended, PutMessageResult):
             return self._not_put(appended)
         assert self.waits is not None, "puts are taken only while flushing"

@@ -24,7 +24,7 @@ from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfig, TopicConfigTable
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.offline.audit import audit
+from rmqha.store.offline.audit import KnownOfLog, audit
 from rmqha.store.offline.prefix import CopyKind, copy_store, examine_source, plan_copy
 from rmqha.store.offline.promote import plan_promotion, promote
 from rmqha.store.tablesnapshots import read_tables, snapshot_offsets, write_snapshot
@@ -226,7 +226,9 @@ class BuildingTests(StoreTestCase):
             opened = MessageStore(settings)
             end = opened.commit_log.max_offset
             DeletedTopicTable((Deletion("A", end),)).write(store / CONFIG_FOLDER)
-            self.assertEqual(audit(store, opened.commit_log, end, settings, lambda _: None, live=True).problems, ())
+            self.assertEqual(
+                audit(store, opened.commit_log, end, settings, lambda _: None, KnownOfLog(live=True)).problems, ()
+            )
             result_of(opened.close())
 
     def test_the_marks_of_a_master_whose_log_lost_its_end_count_from_its_new_end(self) -> None:

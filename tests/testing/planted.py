@@ -51,7 +51,7 @@ from rmqha.store.nodestate import NodeState
 from rmqha.store.offline import promote as promotion
 from rmqha.store.offline import repair
 from rmqha.store.offline import rewind as rewinding
-from rmqha.store.offline.fork import Fork, _bounds
+from rmqha.store.offline.fork import Fork, OtherLog, _bounds
 from rmqha.testing.sim import nodes
 from rmqha.testing.sim.disk import SimFile
 from rmqha.testing.sim.walk import Story, run_seed
@@ -282,8 +282,8 @@ def cut_before_the_tail_is_kept(patch: pytest.MonkeyPatch) -> None:
 def cut_before_bytes_are_compared(patch: pytest.MonkeyPatch) -> None:
     """A rewind believes that the logs part where the shorter one ends."""
 
-    async def believe(log: CommitLog, our_end: int, their_min: int, their_end: int | None, *_: object) -> Fork:
-        top = min(our_end, our_end if their_end is None else their_end)
+    async def believe(log: CommitLog, our_end: int, theirs: OtherLog, *_: object) -> Fork:
+        top = min(our_end, our_end if theirs.end is None else theirs.end)
         bases = [base for base in log.segment_bases if base < top]
         bounds = _bounds(log, bases[-1], top, our_end) if bases else [our_end]
         offset = max(bound for bound in bounds if bound <= top)

@@ -16,7 +16,7 @@ from twisted.internet.task import deferLater
 from rmqha.ha.slave.probe import probe_last_segment
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.offline.fork import Compared, Fork, Run, find_fork, run_here
+from rmqha.store.offline.fork import Compared, Fork, OtherLog, Run, find_fork, run_here
 from rmqha.store.offline.repair import RepairError
 from rmqha.wire.brokerinfo import settling_seconds
 from rmqha.wire.transfer import FrameError
@@ -116,7 +116,8 @@ async def find_fork_with_master(
                 return Compared(None, start)  # one of our masters closes a connection that asks for deleted bytes
         return Compared(wanted.differs_at, wanted.end)
 
-    return await find_fork(ours.log, ours.end, their_min, their_end, compare, run, ours.doubted_from)
+    other = OtherLog(their_min, their_end, compare)
+    return await find_fork(ours.log, ours.end, other, run, ours.doubted_from)
 
 
 async def _last_segment(master: IStreamClientEndpoint, clock: IReactorTime) -> int:

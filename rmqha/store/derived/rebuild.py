@@ -51,7 +51,7 @@ from rmqha.store.derived.replacing import STAGING_FOLDER, index_geometry, noted_
 from rmqha.store.errors import CorruptLogError, name_file
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import file_name, sync_file_system
-from rmqha.store.log.records import read_records
+from rmqha.store.log.records import Manner, read_records
 from rmqha.store.log.splits import SegmentReader, Split, log_files
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.wire.columns import Records
@@ -209,7 +209,7 @@ class _Damages:
         """The messages of a split. Raises StoreError, OSError."""
         skipped = self._skip if self._rules.skips_damage else None
         with SegmentReader(split.path, split.base) as segment:
-            yield from read_records(segment, split, self._rules.batch_bytes, skipped=skipped)
+            yield from read_records(segment, split, Manner(self._rules.batch_bytes), skipped)
 
     def _skip(self, error: CorruptLogError, end: int) -> None:
         self.count += 1

@@ -1,6 +1,7 @@
 """The messages of a part of one segment, proved as they are read."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -16,28 +17,37 @@ Skipped = Callable[[CorruptLogError, int], None]
 """Called with bytes that are not records, and with the offset where records continue (or the split ends)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How records are read: in parts of about ``batch_bytes`` of log, and whether their bodies are verified.
+
+    With ``drop_behind``, pages of a cold segment that only this reader has loaded are removed from the page cache.
+    """
+
+    batch_bytes: int
+    verify_body: bool = False
+    drop_behind: bool = False
+
+
 def read_records(
     segment: Segment,
     split: Split,
-    batch_bytes: int,
-    verify_body: bool = False,
+    manner: Manner,
     skipped: Skipped | None = None,
-    drop_behind: bool = False,
     passed: Callable[[Bytes], None] | None = None,
 ) -> Iterator[Records]:
-    """Read all messages of the split, in parts of about ``batch_bytes`` of log, with at least one message each.
+    """Read all messages of the split, in parts with at least one message each.
 
     ``segment`` is the one that the split is a part of. ``passed`` gets all bytes of the split, in order, also those
-    that are not records. With ``skipped``, bytes that are not records are skipped and reported. With ``drop_behind``,
-    pages of a cold segment that only this call has loaded are removed from the page cache.
+    that are not records. With ``skipped``, bytes that are not records are skipped and reported.
 
     Raises CorruptLogError; BoundaryError if the last message continues after the split's end; DataLossError if the file
     is too short; OSError.
     """
     behind = None
-    if drop_behind and isinstance(segment, SegmentReader) and not is_hot(split.path):
+    if manner.drop_behind and isinstance(segment, SegmentReader) and not is_hot(split.path):
         behind = segment.pages_behind(split.start, split.end)
-    reading = _Reading(segment, split, batch_bytes, verify_body)
+    reading = _Reading(segment, split, manner.batch_bytes, manner.verify_body)
     while (start := reading.at) < split.end:
         try:
             records = reading.next()

@@ -133,11 +133,9 @@ def audit_proved(
     has_lost_end = proof.torn_end is not None or bool(proof.stretches and proof.stretches[-1].start == proof.end)
     end = audited_end(proof)
     lost_from = end if has_lost_end or end < proof.end else None
-    stretches = _inner_stretches(proof)
+    known = KnownOfLog(_inner_stretches(proof), lost_from, live)
     try:
-        return QueueFindings(
-            while_files_go(live, lambda: audit(root, log, end, settings, progress, stretches, lost_from, live))
-        )
+        return QueueFindings(while_files_go(live, lambda: audit(root, log, end, settings, progress, known)))
     except StoreError as error:
         return QueueFindings(trouble=str(error))
 
@@ -329,22 +327,33 @@ class _BadBytes:
         queue.release_files()
 
 
+@dataclass(frozen=True, slots=True)
+class KnownOfLog:
+    """What a reader of the log has found already.
+
+    ``stretches`` are not records, and neither is anything from ``lost_from`` on. Units that point there are only
+    counted. If it is ``live``, another process is writing the store: units and keys of messages from the audited end on
+    are not looked at, and neither is what it has deleted.
+    """
+
+    stretches: Sequence[BadStretch] = ()
+    lost_from: int | None = None
+    live: bool = False
+
+
+NOTHING_KNOWN = KnownOfLog()
+
+
 def audit(
     root: Path,
     log: CommitLog,
     end: int,
     settings: Settings,
     progress: Progress,
-    stretches: Sequence[BadStretch] = (),
-    lost_from: int | None = None,
-    live: bool = False,
+    known: KnownOfLog = NOTHING_KNOWN,
 ) -> Audit:
-    """Compare queues and index below ``root`` with the log's records before ``end``. Raises StoreError, OSError.
-
-    ``stretches`` are not records, and neither is anything from ``lost_from`` on. Units that point there are only
-    counted. With ``live`` another process is writing the store: units and keys of messages from ``end`` on are not
-    looked at, and neither is what it has deleted.
-    """
+    """Compare queues and index below ``root`` with the log's records before ``end``. Raises StoreError, OSError."""
+    stretches, lost_from, live = known.stretches, known.lost_from, known.live
     bad_queues: dict[QueueKey, str] = {}
     dispatched = _dispatched(root) if live else None
     queues = open_queues(root, settings, owned=False, problems=bad_queues)

@@ -68,24 +68,34 @@ class Fork:
     proved_from: int
 
 
+@dataclass(frozen=True, slots=True)
+class OtherLog:
+    """The log of another node, which ``compare`` reads.
+
+    ``min_offset`` is the first offset that it has, or the start of its last segment if ``end`` is None for not known.
+    Then ``compare`` may be asked for earlier bytes, and ends at its start if they are deleted.
+    """
+
+    min_offset: int
+    end: int | None
+    compare: Compare
+
+
 async def find_fork(
     log: CommitLog,
     our_end: int,
-    their_min: int,
-    their_end: int | None,
-    compare: Compare,
+    theirs: OtherLog,
     run: Run = run_here,
     doubted_from: int | None = None,
 ) -> Fork:
-    """Where the log, whose sound records end at ``our_end``, parts from the one that ``compare`` reads.
+    """Where the log, whose sound records end at ``our_end``, parts from another one.
 
     ``run`` runs what reads a whole segment. From ``doubted_from`` on all is compared: there our log may have other
     bytes even before equal records, for example because a disk had no power before they were flushed.
 
-    ``their_min`` is the first offset that the other log has, or the start of its last segment if ``their_end`` is None
-    for not known. Then ``compare`` may be asked for earlier bytes, and ends at its start if they are deleted. Raises
-    NothingInCommon, StoreError if our log is damaged, what ``compare`` raises, OSError.
+    Raises NothingInCommon, StoreError if our log is damaged, what ``theirs.compare`` raises, OSError.
     """
+    their_min, their_end, compare = theirs.min_offset, theirs.end, theirs.compare
     if our_end == log.min_offset:
         return Fork(our_end, our_end, is_theirs_shorter=False, proved_from=our_end)
     fork: Fork | None = None

@@ -200,8 +200,8 @@ def plan_promotion(settings: Settings, role: BrokerRole, state: NodeState | None
         log.close()
     epoch = next_epoch(root, 1 if state is None else state.epoch, disk)
     doubted = None if state is None else state.doubted_from(examined.clean_stop, examined.checked_from)
-    cut_bytes = examined.written_end - end
-    return _promotion(root, role, epoch, examined.min_offset, end, cut_bytes, doubted, ends, waiting, state, disk)
+    found = _FoundLog(examined.min_offset, end, examined.written_end - end, doubted, ends)
+    return _promotion(root, _Promoting(role, epoch, state), found, waiting, disk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +211,29 @@ class _Waiting:
     timers: WaitingTimers
     popped: PopInFlight
     restarts: Iterable[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundLog:
+    """The log of a slave's store and the ends of its queues. From ``doubted_from`` on it may differ from its master's.
+
+    Its last ``cut_bytes`` are not sound.
+    """
+
+    min_offset: int
+    end: int
+    cut_bytes: int
+    doubted_from: int | None
+    ends: QueueEnds
+
+
+@dataclass(frozen=True, slots=True)
+class _Promoting:
+    """What a slave's node becomes, and what state.json says of it as a slave."""
+
+    role: BrokerRole
+    epoch: int
+    state: NodeState | None
 
 
 def check_popped(settings: Settings, role: BrokerRole, state: NodeState | None, disk: Disk = DISK) -> None:
@@ -256,29 +279,19 @@ def _waiting(
     return _Waiting(timers, notes.in_flight(), restarts)
 
 
-def _promotion(
-    root: Path,
-    role: BrokerRole,
-    epoch: int,
-    min_offset: int,
-    end: int,
-    cut_bytes: int,
-    doubted_from: int | None,
-    ends: QueueEnds,
-    waiting: _Waiting,
-    state: NodeState | None,
-    disk: Disk,
-) -> Promotion:
+def _promotion(root: Path, promoting: _Promoting, log: _FoundLog, waiting: _Waiting, disk: Disk) -> Promotion:
+    """What promoting the store would do. Raises StoreError, OSError."""
+    state, end, ends, doubted_from = promoting.state, log.end, log.ends, log.doubted_from
     consumers = ConsumerOffsetTable.read(root / CONFIG_FOLDER, disk).offset_table
     delays = DelayOffsetTable.read(root / CONFIG_FOLDER, disk).offset_table
     moved = clamp_to_ends(consumers, ends)
     half_from = consumers.get(f"{HALF_TOPIC}@{TRANSACTION_GROUP}", {}).get(0, 0)
     return Promotion(
-        role,
-        epoch,
-        min_offset,
+        promoting.role,
+        promoting.epoch,
+        log.min_offset,
         end,
-        cut_bytes,
+        log.cut_bytes,
         0 if state is None else state.confirmed_offset,
         None if state is None else _lag_at(end, state),
         None if state is None else state.last_contact,
@@ -451,19 +464,10 @@ def promote_open_store(
     )
     stored_ms = opened.commit_log.last_store_timestamp
     waiting = _waiting(root, opened.derived.queues, opened.reader, stored_ms, opened.restarts.found, disk)
-    promotion = _promotion(
-        root,
-        role,
-        epoch,
-        opened.commit_log.min_offset,
-        end,
-        opened.recovery.cut_bytes,
-        None if before is None else before.doubted_from(opened.recovery.clean_stop, opened.recovery.checked_from),
-        opened.derived.queue_offsets(),
-        waiting,
-        before,
-        disk,
-    )
+    recovery = opened.recovery
+    doubted = None if before is None else before.doubted_from(recovery.clean_stop, recovery.checked_from)
+    found = _FoundLog(opened.commit_log.min_offset, end, recovery.cut_bytes, doubted, opened.derived.queue_offsets())
+    promotion = _promotion(root, _Promoting(role, epoch, before), found, waiting, disk)
     _write_tables(opened, promotion, now_ms)
     note_promotion(root, role.value, epoch, time, disk)
     opened.node_state.write(root, disk)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.offline import fork
-from rmqha.store.offline.fork import Compared, Fork, NothingInCommon, find_fork
+from rmqha.store.offline.fork import Compared, Fork, NothingInCommon, OtherLog, find_fork
 from rmqha.wire.layout import BLANK_HEADER, BLANK_MAGIC_CODE, INT32
 from rmqha.wire.record import Record
 from tests.fixtures import new_folder
@@ -75,7 +75,7 @@ class ForkTests(SynchronousTestCase):
         their_min = theirs.min_offset if knows_end or not theirs.segment_bases else theirs.segment_bases[-1]
         their_end = theirs.max_offset if knows_end else None
         finding = Deferred.fromCoroutine(
-            find_fork(ours, ours.max_offset, their_min, their_end, compare, doubted_from=doubted_from)
+            find_fork(ours, ours.max_offset, OtherLog(their_min, their_end, compare), doubted_from=doubted_from)
         )
         failures: list[Failure] = []
         finding.addErrback(failures.append)

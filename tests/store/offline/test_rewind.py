@@ -55,7 +55,7 @@ def assert_agrees(case: SynchronousTestCase, store: Path, settings: Settings, ma
         result_of(opened.close())
     reader = StoreReader(store, settings)
     try:
-        found = audit(reader.root, reader.log, end, settings, lambda _: None, [], None)
+        found = audit(reader.root, reader.log, end, settings, lambda _: None)
         case.assertEqual((found.problems, found.missing_keys), ((), 0))
     finally:
         reader.close()
