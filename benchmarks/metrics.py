@@ -17,7 +17,7 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from rmqha.broker.service import BrokerService, Surroundings
+from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.ha.master.serving import LogServing
 from rmqha.node.replicating import state_of_log
 from rmqha.remoting.protocol import RemotingProtocol

@@ -16,9 +16,11 @@ from pathlib import Path
 from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.broker.background.timerindex import TimerIndex
 from rmqha.broker.background.timermessages import TimerMessageService
+from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import make_settings
 from rmqha.store.message import Message
@@ -33,6 +35,7 @@ MIB = 1 << 20
 AT_ONCE = 64
 
 
+@implementer(IWallClock)
 class TurnClock(Clock):
     """A clock whose ``advance`` is one turn of a reactor: what is called for now meanwhile waits for the next one."""
 
@@ -94,7 +97,7 @@ def main() -> None:
     fill(store, clock, asked.messages)
     before = rss_mib()
 
-    service = TimerMessageService(store, settings, clock, clock.now_ms, Turns(clock))
+    service = TimerMessageService(store, settings, clock, clock, Turns(clock))
     service.startService()
     clock.advance(1.0)
     clock.longest = 0.0

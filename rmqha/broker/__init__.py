@@ -10,5 +10,6 @@ In reading order:
 - ``hastatus``: what it tells mqadmin 5.x of replication.
 - ``background/``: what runs in the background: delayed messages, name servers, a slave's tables.
 - ``wiring``: which processor answers which request, with the parts that it needs.
-- ``service``: creates the parts above, connects them, and starts and stops them in order. No module above imports it.
+- ``brokerservice``: creates the parts above, connects them, and starts and stops them in order. No module above
+  imports it.
 """

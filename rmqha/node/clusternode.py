@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha import __version__
-from rmqha.broker.service import FIRST_SLAVE_ID
+from rmqha.broker.brokerservice import FIRST_SLAVE_ID
 from rmqha.coordination.interface import ICoordinator
 from rmqha.failover.agent import FailoverAgent, Identity, Times
 from rmqha.failover.facts import facts_of

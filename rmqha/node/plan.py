@@ -7,8 +7,8 @@ from typing import Any
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from rmqha.acl.files import AclFiles
+from rmqha.broker.brokerservice import NameServers
 from rmqha.broker.interfaces import Connect, FindMachines, connect_nowhere, find_no_machines
-from rmqha.broker.service import NameServers
 from rmqha.failover.member import Promise
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.master.leadership import Leadership

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rmqha.broker.service import BrokerService
+from rmqha.broker.brokerservice import BrokerService
 from rmqha.ha.master.protocol import HAMasterFactory
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.service import HASlaveService

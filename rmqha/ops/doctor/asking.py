@@ -15,8 +15,8 @@ from rmqha.kit.connecting import connect_protocol, reason_of
 from rmqha.ops.doctor.facts import Facts, Host, Judgement, NameServer, Store, clock_ahead
 from rmqha.ops.status import Status, judge
 from rmqha.remoting.asking import log_range, read_config, read_runtime_info
-from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
-from rmqha.remoting.protocol import RemotingError, RemotingProtocol, call_once
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, RemotingError
+from rmqha.remoting.protocol import RemotingProtocol, call_once
 from rmqha.store.nodestate import NodeState
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, read_brokers
 from rmqha.wire.command import RequestCode

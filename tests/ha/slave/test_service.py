@@ -20,7 +20,7 @@ from rmqha.ha.slave.service import OnGap
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.remoting.protocol import RemotingError
+from rmqha.remoting.calls import RemotingError
 from rmqha.settings.settings import make_settings
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import MessageStore
