@@ -33,7 +33,7 @@ from benchmarks.attacks import PROJECT, missed
 from rmqha.acl.files import AclFiles
 from rmqha.acl.gate import AclGate
 from rmqha.acl.signing import Credentials, Signer
-from rmqha.broker.service import BrokerService, Surroundings
+from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.settings.settings import make_settings
 from rmqha.store.messagestore import MessageStore

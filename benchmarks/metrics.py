@@ -18,7 +18,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from zope.interface import implementer
 
-from rmqha.broker.service import BrokerService, Surroundings
+from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.ha.master.serving import LogServing
 from rmqha.node.replicating import state_of_log
 from rmqha.remoting.protocol import RemotingProtocol

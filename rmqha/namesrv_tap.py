@@ -24,8 +24,8 @@ from rmqha.coordination.witness.service import WitnessService
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.namesrv.nameserver import NameServerService, name_server_limits
 from rmqha.namesrv.peers import Access
-from rmqha.namesrv.service import NameServerService, name_server_limits
 from rmqha.net.tls.certificates import TLSError
 from rmqha.net.tls.endpoints import TLSSources
 from rmqha.ops.certificates import reread_certificates

@@ -23,7 +23,7 @@ MAX_HOSTS = 4096
 OTHERS = ""
 
 
-class Pace:
+class GuessingPace:
     """Refusals at a rate. Its only state is the time at which it is quiet again."""
 
     __slots__ = ("_at_once", "_per_second", "quiet_at")
@@ -52,8 +52,8 @@ class Patience:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._all = Pace(ALL_FREE_TRIES, ALL_REFUSALS_PER_SECOND)
-        self._hosts: OrderedDict[str, Pace] = OrderedDict()
+        self._all = GuessingPace(ALL_FREE_TRIES, ALL_REFUSALS_PER_SECOND)
+        self._hosts: OrderedDict[str, GuessingPace] = OrderedDict()
 
     @property
     def hosts(self) -> int:
@@ -65,7 +65,7 @@ class Patience:
         now = self._clock.seconds()
         return max(self._of(network_of(address), now).wait(now), self._all.wait(now))
 
-    def _of(self, host: str, now: float) -> Pace:
+    def _of(self, host: str, now: float) -> GuessingPace:
         """The pace of a host, which becomes the last one. The first one that is quiet is forgotten for each new one."""
         pace = self._hosts.pop(host, None)
         if pace is None:
@@ -76,6 +76,6 @@ class Patience:
                 host = OTHERS
                 pace = self._hosts.pop(host, None)
         if pace is None:
-            pace = Pace(FREE_TRIES, REFUSALS_PER_SECOND)
+            pace = GuessingPace(FREE_TRIES, REFUSALS_PER_SECOND)
         self._hosts[host] = pace
         return pace

@@ -9,5 +9,7 @@ In reading order:
 - ``runtimeinfo``: what a broker reports about itself.
 - ``hastatus``: what it tells mqadmin 5.x of replication.
 - ``background/``: what runs in the background: delayed messages, name servers, a slave's tables.
-- ``service``: creates the parts above, connects them, and starts and stops them in order. No module above imports it.
+- ``wiring``: which processor answers which request, with the parts that it needs.
+- ``brokerservice``: creates the parts above, connects them, and starts and stops them in order. No module above
+  imports it.
 """

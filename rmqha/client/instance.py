@@ -36,9 +36,9 @@ from rmqha.kit.events import Event
 from rmqha.net.endpoints import SigningEndpoint, make_endpoint, split_addresses
 from rmqha.net.tls.certificates import TLSError
 from rmqha.net.tls.endpoints import ClientTLS
-from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, RemotingError
 from rmqha.remoting.client import RemotingClient
-from rmqha.remoting.protocol import Processor, RemotingError, RemotingProtocol
+from rmqha.remoting.protocol import Processor, RemotingProtocol
 from rmqha.store.metadata import TopicConfig, TopicConfigTable
 from rmqha.wire.brokerinfo import read_brokers
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode

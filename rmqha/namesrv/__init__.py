@@ -5,5 +5,5 @@ In reading order:
 - ``routeinfo``: the registered brokers, and the routes of topics.
 - ``peers``: who may register brokers and administer.
 - ``kvconfig``: the key-value configuration, kept in kvConfig.json.
-- ``service``: answers requests, and removes brokers that have become silent.
+- ``nameserver``: answers requests, and removes brokers that have become silent.
 """

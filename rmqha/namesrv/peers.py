@@ -13,8 +13,9 @@ from twisted.internet.interfaces import IReactorTime
 
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.net.tls.gate import peer_names
+from rmqha.remoting.calls import RemotingError
 from rmqha.remoting.networks import is_loopback, network_of
-from rmqha.remoting.protocol import RemotingError, RemotingProtocol
+from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.wire.command import RequestCode
 
 PROBE_SECONDS = 3.0

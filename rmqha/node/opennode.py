@@ -19,10 +19,10 @@ from rmqha.acl.gate import AclGate
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.broker.addresses import MasterAddresses
 from rmqha.broker.background.confirmedsync import ConfirmedFollower
+from rmqha.broker.brokerservice import BrokerService, NameServers, Surroundings, broker_limits
 from rmqha.broker.hastatus import ha_runtime_info, ha_status_processors
 from rmqha.broker.interfaces import IBrokersNode
 from rmqha.broker.runtimeinfo import runtime_processors
-from rmqha.broker.service import BrokerService, NameServers, Surroundings, broker_limits
 from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.contact import iso_of
@@ -31,7 +31,7 @@ from rmqha.ha.slave.service import HASlaveService
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.services import OrderedServices, PeriodicService
-from rmqha.namesrv.service import NameServerService, name_server_limits
+from rmqha.namesrv.nameserver import NameServerService, name_server_limits
 from rmqha.net.endpoints import LoopbackEndpoint, look_up
 from rmqha.node.interfaces import IOpenNode, IProcess
 from rmqha.node.masterendpoints import MasterEndpoints

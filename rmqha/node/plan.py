@@ -8,8 +8,8 @@ from twisted.internet.interfaces import IStreamClientEndpoint
 from zope.interface import Interface
 
 from rmqha.acl.files import AclFiles
+from rmqha.broker.brokerservice import NameServers
 from rmqha.broker.interfaces import Connect, FindMachines, connect_nowhere, find_no_machines
-from rmqha.broker.service import NameServers
 from rmqha.coordination.interface import ICoordinator
 from rmqha.failover.member import Promise
 from rmqha.ha.admission.allowlist import AllowList

@@ -8,8 +8,9 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
 from rmqha.failover.member import Promise
 from rmqha.node.plan import IClusterMember
+from rmqha.remoting.calls import RemotingError
 from rmqha.remoting.header import Header
-from rmqha.remoting.protocol import Answer, Processors, RemotingError, RemotingProtocol, RequestRefused, call_once
+from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused, call_once
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 
 LEADER, EPOCH, SESSION, MILLISECONDS = "leader", "epoch", "session", "ms"

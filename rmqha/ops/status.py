@@ -12,7 +12,7 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import iso_time, seconds_of
 from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range
-from rmqha.remoting.protocol import RemotingError
+from rmqha.remoting.calls import RemotingError
 from rmqha.settings.settings import BrokerRole, parse_byte_count
 from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.mappedfile import DISK

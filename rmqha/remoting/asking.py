@@ -8,7 +8,8 @@ from twisted.logger import Logger
 from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.kit.events import Event
-from rmqha.remoting.protocol import RemotingError, call_once
+from rmqha.remoting.calls import RemotingError
+from rmqha.remoting.protocol import call_once
 from rmqha.settings.settings import MAX_SEGMENT, MIN_SEGMENT
 from rmqha.wire.brokerinfo import (
     NODE_STATE_KEY,

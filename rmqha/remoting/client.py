@@ -8,8 +8,8 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.python.failure import Failure
 
 from rmqha.kit.connecting import Reconnecting
-from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
-from rmqha.remoting.protocol import Processors, RemotingError, RemotingFactory, RemotingProtocol
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, RemotingError
+from rmqha.remoting.protocol import Processors, RemotingFactory, RemotingProtocol
 from rmqha.wire.command import RemotingCommand
 
 FIRST_RETRY_SECONDS = 0.5

@@ -39,8 +39,7 @@ from rmqha.kit.events import Event
 from rmqha.kit.sending import send_at_once
 from rmqha.net.tls.gate import looks_like_tls
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
-from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, Calls, ISender
-from rmqha.remoting.calls import RemotingError as RemotingError  # what ``call`` fails with is part of this module
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, Calls, ISender, RemotingError
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.rights import ALL_RIGHTS, Rights
 from rmqha.remoting.turns import COST_OF_LONG_REQUEST, ReadPace, Turns

@@ -22,13 +22,13 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.brokerservice import BrokerService, Surroundings, broker_limits
 from rmqha.broker.hastatus import ha_runtime_info, ha_status_processors
 from rmqha.broker.interfaces import NoNode
 from rmqha.broker.requests.later import LATER
 from rmqha.broker.requests.pop import POP_CODES
 from rmqha.broker.runtimeinfo import runtime_processors
-from rmqha.broker.service import BrokerService, Surroundings, broker_limits
-from rmqha.namesrv.service import NameServerService, name_server_limits
+from rmqha.namesrv.nameserver import NameServerService, name_server_limits
 from rmqha.node.promising import PromiseProcessor
 from rmqha.remoting import turns
 from rmqha.remoting.protocol import Processors, RemotingLimits, RemotingProtocol

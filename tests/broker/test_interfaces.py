@@ -6,16 +6,16 @@ from zope.interface.verify import verifyClass, verifyObject
 
 from rmqha.acl.gate import AclGate
 from rmqha.broker.background.outerapi import BrokerOuterAPI, IMasterObserver, NameServerLink
+from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.broker.interfaces import NO_NODE, IBrokersNode, IConfigured, IDelayLevels
 from rmqha.broker.requests.admin import _Signed, _VersionedOffsets
 from rmqha.broker.requests.config import ISettingsObserver
 from rmqha.broker.requests.send import ITransactions, SendMessageProcessor
-from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.broker.tables.attributes import OF_TOPICS_IN_5_3_3
 from rmqha.broker.tables.clients import ClientManageProcessor
 from rmqha.broker.tables.configmanager import ITableDocument, ITableObserver
 from rmqha.kit.wallclock import WALL_CLOCK, IWallClock
-from rmqha.namesrv.service import NameServerService
+from rmqha.namesrv.nameserver import NameServerService
 from rmqha.net.endpoints import LoopbackEndpoint
 from rmqha.node.opennode import OpenNode
 from rmqha.remoting.calls import ISender

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from twisted.internet.defer import execute
 
-from rmqha.broker.service import BrokerService, Surroundings
+from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import RemotingCommand, RequestCode, decode_command

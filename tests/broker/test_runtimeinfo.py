@@ -16,7 +16,8 @@ from rmqha.broker.tables.stats import BrokerStats
 from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.asking import ask_config, ask_master_range, ask_runtime_info, log_range, view_of_master
-from rmqha.remoting.protocol import Processors, RemotingError, RemotingProtocol
+from rmqha.remoting.calls import RemotingError
+from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from tests.broker.brokerstore import NOW_MS, SEGMENT_SIZE, BrokerStoreTestCase, TellingNode
 from tests.ha.doubles import FakeEndpoint, LineTransport

@@ -26,7 +26,7 @@ from rmqha.client.locks import RENEW_SECONDS, VALID_SECONDS
 from rmqha.client.membership import HEARTBEAT_SECONDS
 from rmqha.client.pushconsumer import REBALANCE_SECONDS
 from rmqha.kit.steps import at_once
-from rmqha.remoting.protocol import RemotingError
+from rmqha.remoting.calls import RemotingError
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.fastjson import dumps_strict
 from rmqha.wire.offsettable import reading_offsets

@@ -4,7 +4,7 @@ from typing import Any
 
 from rmqha.client import ConsumerOptions, Edge, RetryLater
 from rmqha.client.runninginfo import MAX_DIRECTLY, MAX_STACKS_CHARACTERS
-from rmqha.remoting.protocol import RemotingError
+from rmqha.remoting.calls import RemotingError
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.fastjson import loads_lenient
 from rmqha.wire.properties import format_properties

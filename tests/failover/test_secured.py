@@ -23,7 +23,7 @@ from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.certificates import TLSError
 from rmqha.net.tls.endpoints import TLSFiles
 from rmqha.node.promising import ask_for_promise
-from rmqha.remoting.protocol import RemotingError
+from rmqha.remoting.calls import RemotingError
 from rmqha.testing.etcd import EtcdCluster
 from tests.coordination.backends import REACTOR, need_etcd
 from tests.failover.cluster import PATIENT, Cluster, ClusterMember, Load, Surroundings, running_cluster

@@ -6,13 +6,13 @@ import orjson
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.admission.allowlist import AllowList
+from rmqha.namesrv.nameserver import NameServerService
 from rmqha.namesrv.peers import PROBE_SECONDS, PROVED_SECONDS, Access, Peer
-from rmqha.namesrv.service import NameServerService
 from rmqha.remoting.registration import encode_body
 from rmqha.store.metadata import DataVersion, TopicConfigTable
 from rmqha.wire.command import RESPONSE_FLAG, RemotingCommand, RequestCode, ResponseCode
 from tests.broker.brokerstore import OWN_HOST, Client
-from tests.namesrv.test_service import BODY, MASTER, MASTER_FIELDS, SLAVE, TABLE, NameServerTestCase
+from tests.namesrv.test_nameserver import BODY, MASTER, MASTER_FIELDS, SLAVE, TABLE, NameServerTestCase
 from tests.remoting.test_protocol import frame
 
 HOST, SLAVE_HOST, STRANGER, HERE = "10.0.0.1", "10.0.0.2", "10.66.6.6", "127.0.0.1"

@@ -21,8 +21,8 @@ from zope.interface import implementer
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import seconds_of
 from rmqha.ops.status import NodeStatus, judge, status_of_broker, status_of_store
-from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
-from rmqha.remoting.protocol import RemotingError, RemotingProtocol
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, RemotingError
+from rmqha.remoting.protocol import RemotingProtocol
 from rmqha.settings.settings import make_settings
 from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log.lockfile import LockFile

@@ -5,9 +5,9 @@ import re
 from twisted.internet.defer import execute
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.broker.requests.later import ACL_CODES, LATER
 from rmqha.broker.requests.pop import POP_CODES
-from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.broker.tables.attributes import NOT_DONE_HERE
 from rmqha.settings.confkeys import REFUSED, judge_keys
 from rmqha.settings.settings import SettingsError, make_settings

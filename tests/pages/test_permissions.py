@@ -13,12 +13,12 @@ from twisted.internet.task import Clock
 
 from rmqha.acl.admin import AclAdminProcessor
 from rmqha.acl.needs import SUB, WHOLE_BROKER, Need, needs_of
+from rmqha.broker.brokerservice import BrokerService
 from rmqha.broker.hastatus import ha_status_processors
 from rmqha.broker.runtimeinfo import runtime_processors
-from rmqha.broker.service import BrokerService
 from rmqha.coordination.witness import http
 from rmqha.coordination.witness.calls import Calls, Logins
-from rmqha.namesrv.service import NameServerService
+from rmqha.namesrv.nameserver import NameServerService
 from rmqha.node.promising import PromiseProcessor
 from rmqha.settings.settings import make_settings
 from rmqha.store.messagestore import MessageStore

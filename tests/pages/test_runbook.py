@@ -21,7 +21,7 @@ SOURCES_OF_WARNINGS = {
         *("did not stop cleanly", "building queues and index"),
         *("no name server knows this promoted master", "messages are with POP consumers"),
     ),
-    "rmqha/broker/service.py": (),
+    "rmqha/broker/brokerservice.py": (),
     "rmqha/broker/background/outerapi.py": ("has another broker in our place", "not registered with name server"),
     "rmqha/acl/gate.py": ("the accounts stay as they were", "only the first counts"),
     "rmqha/ha/slave/service.py": (),

@@ -6,9 +6,9 @@ from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, RemotingError
 from rmqha.remoting.client import MAX_RETRY_SECONDS, RemotingClient
-from rmqha.remoting.protocol import Processors, RemotingError, RemotingProtocol
+from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.wire.command import RESPONSE_FLAG, RemotingCommand, ResponseCode
 from tests.ha.doubles import FakeEndpoint, LineTransport
 from tests.remoting.test_protocol import ECHO, PROCESSORS, commands_in, frame

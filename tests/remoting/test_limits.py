@@ -13,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import alsoProvides
 
 from rmqha.remoting.budgets import PortBudget
+from rmqha.remoting.calls import RemotingError
 from rmqha.remoting.protocol import (
     DEFAULT_LIMITS,
     SERVER_CHANNEL_MAX_IDLE_SECONDS,
@@ -20,7 +21,6 @@ from rmqha.remoting.protocol import (
     BodyLimit,
     Later,
     Processors,
-    RemotingError,
     RemotingFactory,
     RemotingLimits,
     RemotingProtocol,

@@ -10,14 +10,8 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import alsoProvides
 
-from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS
-from rmqha.remoting.protocol import (
-    SERVER_CHANNEL_MAX_IDLE_SECONDS,
-    Processors,
-    RemotingError,
-    RemotingProtocol,
-    call_once,
-)
+from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, RemotingError
+from rmqha.remoting.protocol import SERVER_CHANNEL_MAX_IDLE_SECONDS, Processors, RemotingProtocol, call_once
 from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     ONEWAY_FLAG,

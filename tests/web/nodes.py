@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, execute, succeed
 from zope.interface import implementer
 
-from rmqha.broker.service import BrokerService, Surroundings
+from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.ha.master.serving import LogServing
 from rmqha.node.replicating import state_of_log
 from rmqha.ops.places import Place

@@ -17,8 +17,8 @@ from twisted.python.failure import Failure
 
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.events import Event
+from rmqha.remoting.calls import RemotingError
 from rmqha.remoting.client import RemotingClient
-from rmqha.remoting.protocol import RemotingError
 from rmqha.store.interfaces import ICommitLog
 from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.command import RequestCode, ResponseCode

@@ -10,7 +10,8 @@ from zope.interface import implementer
 from rmqha.broker.interfaces import Connect
 from rmqha.kit.connecting import reason_of
 from rmqha.remoting.asking import ask_config
-from rmqha.remoting.protocol import RemotingError, call_once
+from rmqha.remoting.calls import RemotingError
+from rmqha.remoting.protocol import call_once
 from rmqha.settings.settings import Settings
 from rmqha.wire.command import RequestCode
 from rmqha.wire.fastjson import loads_lenient

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.events import Event
-from rmqha.remoting.protocol import RemotingError
+from rmqha.remoting.calls import RemotingError
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.restarts import Restart

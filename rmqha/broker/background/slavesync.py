@@ -38,8 +38,8 @@ from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.net.endpoints import fast_address_of
 from rmqha.remoting.asking import log_range, read_runtime_info
+from rmqha.remoting.calls import RemotingError
 from rmqha.remoting.client import RemotingClient
-from rmqha.remoting.protocol import RemotingError
 from rmqha.remoting.turns import Turns
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.dispatchrequest import DispatchRequest

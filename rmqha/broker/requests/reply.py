@@ -13,8 +13,9 @@ from twisted.internet.defer import TimeoutError as DeferredTimeoutError
 from rmqha.broker.requests.send import SendMessageProcessor
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.tables.clients import AllowedToHaveAsked, ProducerManager
+from rmqha.remoting.calls import RemotingError
 from rmqha.remoting.header import shown
-from rmqha.remoting.protocol import Answer, Processors, RemotingError, RemotingProtocol, RequestRefused
+from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode

@@ -18,8 +18,9 @@ from rmqha.broker.tables.clients import CLIENTS_AT_ONCE, AllowedToConsume, Clien
 from rmqha.broker.tables.locks import MessageQueue
 from rmqha.kit.events import Event
 from rmqha.kit.steps import Steps, in_slices
+from rmqha.remoting.calls import RemotingError
 from rmqha.remoting.header import Header, refused, shown
-from rmqha.remoting.protocol import Answer, Processors, RemotingError, RemotingProtocol, RequestRefused
+from rmqha.remoting.protocol import Answer, Processors, RemotingProtocol, RequestRefused
 from rmqha.remoting.turns import Turns
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import FRAME_MAX_LENGTH, RemotingCommand, RequestCode, ResponseCode

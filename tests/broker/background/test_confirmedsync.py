@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.background import confirmedsync
 from rmqha.broker.background.confirmedsync import PAUSE_SECONDS, RETRY_SECONDS, UNKNOWN_TO_MASTER, ConfirmedFollower
-from rmqha.remoting.protocol import RemotingError
+from rmqha.remoting.calls import RemotingError
 from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.command import RemotingCommand, ResponseCode
 from tests.ha.doubles import FakeEndpoint, append, log_lines, make_image, memory_log

@@ -21,7 +21,7 @@ from rmqha.broker.background.outerapi import (
     Registrant,
 )
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.namesrv.service import NameServerService
+from rmqha.namesrv.nameserver import NameServerService
 from rmqha.remoting.client import MAX_RETRY_SECONDS
 from rmqha.remoting.registration import body_crc32, decode_body
 from rmqha.remoting.turns import Turns

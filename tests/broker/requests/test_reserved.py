@@ -5,7 +5,7 @@ from base64 import urlsafe_b64encode
 
 from twisted.internet.defer import execute
 
-from rmqha.broker.service import BrokerService, Surroundings
+from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.store.message import Message
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode

@@ -23,7 +23,7 @@ from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import seconds_of
 from rmqha.node.replicating import Replicating
-from rmqha.remoting.protocol import RemotingError
+from rmqha.remoting.calls import RemotingError
 from rmqha.settings.settings import make_settings
 from rmqha.store.log.mappedfile import DISK
 from rmqha.store.messagestore import MessageStore

@@ -29,26 +29,14 @@ from rmqha.broker.interfaces import (
     connect_nowhere,
     find_no_machines,
 )
-from rmqha.broker.requests.admin import StatsProcessor, TableProcessor, TopicAdminProcessor
-from rmqha.broker.requests.config import ConfigProcessor, ISettingsObserver, LiveSettings
-from rmqha.broker.requests.confirmed import ConfirmedProcessor
-from rmqha.broker.requests.later import later_processors
-from rmqha.broker.requests.overview import CleaningProcessor, OverviewProcessor
-from rmqha.broker.requests.pop import PopProcessor
-from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
-from rmqha.broker.requests.query import QueryProcessors
-from rmqha.broker.requests.recall import RecallProcessor
-from rmqha.broker.requests.reply import ReplyProcessor
-from rmqha.broker.requests.send import SendMessageProcessor, slave_processors
+from rmqha.broker.requests.config import ISettingsObserver, LiveSettings
+from rmqha.broker.requests.pull import PullRequestHoldService
 from rmqha.broker.requests.stamps import Stamps
-from rmqha.broker.requests.tablechanges import TableChangesProcessor
-from rmqha.broker.requests.toclients import ToClientsProcessor
 from rmqha.broker.requests.transaction import TransactionalMessageService
 from rmqha.broker.runtimeinfo import RuntimeInfo, config_of
 from rmqha.broker.tables.brokertables import CopiedTables
 from rmqha.broker.tables.clients import (
     ClientHousekeepingService,
-    ClientManageProcessor,
     ConsumerManager,
     ProducerManager,
 )
@@ -56,14 +44,15 @@ from rmqha.broker.tables.configmanager import TableStorage
 from rmqha.broker.tables.deletedtopics import DeletedTopics, Deleting
 from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.locks import RebalanceLockManager
-from rmqha.broker.tables.offsets import ConsumerOffsetManager, OffsetProcessors
+from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
+from rmqha.broker.wiring import BrokerParts, BrokerProcessors
 from rmqha.kit.services import OrderedServices
 from rmqha.kit.threads import RunInThread
 from rmqha.kit.wallclock import WALL_CLOCK, IWallClock
 from rmqha.net.tls.addresses import uses_tls
-from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processor, Processors, RemotingLimits
+from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import Settings
 from rmqha.store.messagestore import MessageStore
@@ -77,7 +66,6 @@ MASTER_ID = 0
 FIRST_SLAVE_ID = 1
 FIXED_FOR_TOOLS = {"filterServerNums": "0", "msgTraceTopicName": TRACE_TOPIC}
 """mqadmin exportConfigs needs these. rmqha has no such settings, and behaves as Java's broker with these values."""
-MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 NameServers = Sequence[tuple[str, IStreamClientEndpoint]]
 """Addresses from the settings, with their endpoints."""
@@ -164,7 +152,6 @@ class BrokerService(OrderedServices):
         self.settings = settings
         self.store = store
         self.clock = clock
-        self.wall = wall
         self.is_slave = store.is_slave
         self.broker_id = (settings.broker_id or FIRST_SLAVE_ID) if self.is_slave else MASTER_ID
         self.addresses = OwnAddresses(settings, surroundings.bind_address, surroundings.addresses)
@@ -186,19 +173,16 @@ class BrokerService(OrderedServices):
             Deleting(self.topics, self.consumer_offsets, self.groups, self.turns, wall),
         )
         self.tables = CopiedTables(self.topics, self.groups, self.consumer_offsets, self.deleted_topics)
-        self._stamps = Stamps(self.addresses, wall)
+        stamps = Stamps(self.addresses, wall)
         self.stats = BrokerStats(settings.broker_cluster_name, clock, wall)
         self.producers = ProducerManager()
         self.consumers = ConsumerManager(settings, self.groups)
         self.locks = RebalanceLockManager(clock, store)
-        self._table_changes = TableChangesProcessor(self.tables, store, clock)
         self.schedule = ScheduleMessageService(folder, store, settings, clock, wall, run_in_thread)
         self.timers = TimerMessageService(store, settings, clock, wall, self.turns, run_in_thread)
         self.held_pulls = PullRequestHoldService(clock, store)
         store.subscribe(self.held_pulls.message_arrived)
-        self.transactions = TransactionalMessageService(
-            store, settings, self.tables, self.producers, self._stamps, clock
-        )
+        self.transactions = TransactionalMessageService(store, settings, self.tables, self.producers, stamps, clock)
         self.waiting_reads: WaitingReads | None = None
         """What consumers cannot read yet, if ``readUpTo=confirmed``."""
         if store.read_limit is not None:
@@ -235,13 +219,31 @@ class BrokerService(OrderedServices):
             surroundings.find_machines,
         )
         self.outer_api.is_held_back = surroundings.is_held_back
-        self.topics.subscribe(self.outer_api)
         self.live_settings = LiveSettings(
             store,
             [self.topics, self.groups, self.transactions, self.registrant, self.consumers.filters],
             self,
             is_member=surroundings.epoch is not None,
         )
+        self._processors = BrokerProcessors(
+            BrokerParts(
+                settings,
+                store,
+                clock,
+                stamps,
+                self._node,
+                self.tables,
+                self.producers,
+                self.consumers,
+                self.locks,
+                self.stats,
+                self.schedule,
+                self.transactions,
+                self.held_pulls,
+                self.live_settings,
+            )
+        )
+        self.topics.subscribe(self.outer_api)
         self._add_services()
 
     def _add_topics_not_written(self) -> None:
@@ -340,75 +342,4 @@ class BrokerService(OrderedServices):
 
     def processors(self, fast_port: bool = False) -> Processors:
         """The processor of each request code. The fast port does not answer pulls, as in Java."""
-        families = [
-            self._send_processors(),
-            self._pull_processors(),
-            OffsetProcessors(self.store, self.consumer_offsets, self.consumers).processors(),
-            QueryProcessors(self.store, self.settings.default_query_max_num).processors(),
-            ClientManageProcessor(self.producers, self.consumers, self.topics, self.groups, self.clock).processors(),
-            ConfirmedProcessor(self.store.read_limit, self.clock).processors(),
-            self.locks.processors(),
-            PopProcessor().processors(),
-            later_processors(),
-            self._table_changes.processors(),
-            self.transactions.processors(),
-            *self._admin_processors(),
-        ]
-        merged: dict[int, Processor] = {code: processor for family in families for code, processor in family.items()}
-        return {code: processor for code, processor in merged.items() if not (fast_port and code in MAIN_PORT_ONLY)}
-
-    def _send_processors(self) -> Processors:
-        if self.is_slave:
-            return slave_processors(self.settings)
-        processor = SendMessageProcessor(
-            self.store,
-            self.live_settings.current,
-            self.tables,
-            self._stamps,
-            self.transactions,
-            self.stats,
-        )
-        self.live_settings.add(processor)
-        replies = ReplyProcessor(processor, self.store, self.producers, self._stamps)
-        recalls = RecallProcessor(processor, self.store, self.topics, self._stamps)
-        return {**processor.processors(), **replies.processors(), **recalls.processors()}
-
-    def _pull_processors(self) -> Processors:
-        processor = PullMessageProcessor(
-            self.store,
-            self.live_settings.current,
-            self.tables,
-            self.consumers,
-            self.held_pulls,
-            self.stats,
-        )
-        self.live_settings.add(processor)
-        return processor.processors()
-
-    def _admin_processors(self) -> list[Processors]:
-        topics, groups, offsets = self.topics, self.groups, self.consumer_offsets
-        stats = StatsProcessor(
-            self.store, self.settings.broker_name, self.tables, self.consumers, self.stats, self.wall
-        )
-        return [
-            TopicAdminProcessor(self.tables, self.stats, self.is_slave).processors(),
-            TableProcessor(
-                topics,
-                groups,
-                offsets,
-                self.schedule,
-                self.store,
-            ).processors(),
-            stats.processors(),
-            OverviewProcessor(
-                self.store,
-                self.tables,
-                (self.producers, self.consumers),
-                stats,
-                self.addresses,
-                (self.clock, self.wall),
-            ).processors(),
-            CleaningProcessor(self._node).processors(),
-            ConfigProcessor(self.live_settings, self.clock, self._node).processors(),
-            ToClientsProcessor(self.store, self.settings.broker_name, self.tables, self.consumers).processors(),
-        ]
+        return self._processors.of_port(fast_port)

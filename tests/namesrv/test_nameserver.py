@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.namesrv.kvconfig import KVConfigManager
-from rmqha.namesrv.service import ORDER_TOPIC_CONFIG, NameServerService
+from rmqha.namesrv.nameserver import ORDER_TOPIC_CONFIG, NameServerService
 from rmqha.remoting.registration import body_crc32, encode_body
 from rmqha.store.metadata import DataVersion, TopicConfig, TopicConfigTable
 from rmqha.wire.command import ONEWAY_FLAG, RemotingCommand, RequestCode, ResponseCode

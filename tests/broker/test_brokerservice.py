@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred, execute, fail, maybeDeferred, succe
 from twisted.internet.testing import MemoryReactorClock
 
 from rmqha.broker.addresses import MasterAddresses, default_ip, resolved
+from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.broker.interfaces import NoNode
-from rmqha.broker.service import BrokerService, Surroundings
 from rmqha.net.endpoints import make_endpoint
 from rmqha.settings.settings import Settings
 from rmqha.store.examining import ABORT_FILE
