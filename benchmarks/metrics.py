@@ -187,12 +187,12 @@ def scrape(side: Side) -> None:
     node = OpenSide(store, broker)
     shown = ShownSide(node)
     facts = WatchedNode(shown, None, RecentWarnings(), None, Sampler(shown, clock))
-    metrics = NodeMetrics(facts)
+    metrics = NodeMetrics(facts, Server({}, clock))
     times: list[float] = []
     longest: list[float] = []
     size = 0
     for _ in range(SCRAPES):
-        steps, spent = metrics.text(TextFormat(False, True), Server({}, clock)), list[float]()
+        steps, spent = metrics.text(TextFormat(False, True)), list[float]()
         while True:
             started = time.thread_time()
             try:

@@ -65,7 +65,7 @@ def secured(
 ) -> tuple[IStreamServerEndpoint, str]:
     """The endpoint of a remoting port, with TLS if there is a certificate and ``mode`` wants it, and words for it.
 
-    ``check`` is told of peers that are refused.
+    ``check`` counts the peers that are refused.
     """
     if tls is None or mode is TlsMode.DISABLED:
         return endpoint, "plain"

@@ -1,7 +1,8 @@
 """Metrics as text for Prometheus, one family at a step, so that no reactor turn gets long."""
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from isal import isal_zlib
@@ -10,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString as _go_string
+from prometheus_client.utils import floatToGoString as _number
 
 from rmqha.kit.histogram import BOUNDS, Histogram
 from rmqha.kit.printing import printable
@@ -108,10 +109,6 @@ def _order_of(name: str) -> Sequence[int]:
     return [labels.index(each) for each in sorted(labels)]
 
 
-_number: Callable[[float], str] = _go_string
-_openmetrics_text: Callable[[Collector], bytes] = openmetrics.generate_latest
-
-
 def _quoted(text: str) -> str:
     """The value of a label between its quotes. It has no line ends."""
     return text.replace("\\", r"\\").replace('"', r"\"") if "\\" in text or '"' in text else text
@@ -193,6 +190,14 @@ class _One(Collector):
         yield self._family
 
 
+class MetricsText(ABC):
+    """Makes the text of all metrics of a process."""
+
+    @abstractmethod
+    def text(self, form: TextFormat) -> Steps[bytes]:
+        """The answer to a scrape, in steps."""
+
+
 def exposing(families: Iterable[Family | ManySeries], form: TextFormat) -> Steps[bytes]:
     """The text of the families, a family at a step. ``families`` may take time for each of its items."""
     compress = isal_zlib.compressobj(1, wbits=GZIP_WBITS) if form.gzip else None
@@ -214,5 +219,6 @@ def _text_of(family: Family | ManySeries, is_openmetrics: bool) -> bytes:
 
 def _text_of_few(family: Family, is_openmetrics: bool) -> bytes:
     if is_openmetrics:
-        return _openmetrics_text(_One(family)).removesuffix(OPENMETRICS_END)
+        text: bytes = openmetrics.generate_latest(_One(family))
+        return text.removesuffix(OPENMETRICS_END)
     return generate_latest(_One(family))

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from prometheus_client.metrics_core import Metric as Family
@@ -22,7 +21,7 @@ from rmqha.namesrv.routeinfo import LiveBroker, RouteInfoManager
 from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.ops.listening import IPortOwner
 from rmqha.remoting.protocol import RemotingFactory
-from rmqha.web.exposition import Common, ManySeries, TextFormat, capped, exposing
+from rmqha.web.exposition import Common, ManySeries, MetricsText, TextFormat, capped, exposing
 from rmqha.web.nodemetrics import build_info, of_process
 from rmqha.web.nodeweb import HTML, JSON, WebService, metrics_handler, page_of, refresh_of
 from rmqha.web.page import Facts, FactsPage, environment, security_headers, shown
@@ -100,9 +99,16 @@ def _leadership(keys: Mapping[str, bytes]) -> Facts:
     }
 
 
-def metrics(facts: NameServerFacts, server: Server, form: TextFormat) -> Steps[bytes]:
-    """The answer to a scrape, in steps."""
-    return exposing(_families(facts, server), form)
+class NameServerMetrics(MetricsText):
+    """Makes the text of all metrics."""
+
+    def __init__(self, facts: NameServerFacts, server: Server) -> None:
+        self._facts = facts
+        self._server = server
+
+    def text(self, form: TextFormat) -> Steps[bytes]:
+        """See ``MetricsText``."""
+        return exposing(_families(self._facts, self._server), form)
 
 
 def _families(facts: NameServerFacts, server: Server) -> Iterator[Family | ManySeries]:
@@ -192,7 +198,7 @@ def name_server_handlers(facts: NameServerFacts, shared: SharedWork, server: Ser
             ("/", refresh_of(query)), lambda: page_of(page.html(refresh_of(query)), HTML, page.headers)
         ),
         "/status.json": lambda _: shared.ask("/status.json", lambda: page_of(page.json(), JSON)),
-        "/metrics": metrics_handler(shared, partial(metrics, facts, server)),
+        "/metrics": metrics_handler(shared, NameServerMetrics(facts, server)),
         "/liveness": lambda _: works,
         "/readiness": lambda _: works,
     }

@@ -13,8 +13,9 @@ from rmqha.settings.settings import BrokerRole
 from rmqha.store.nodefacts import facts_of
 from rmqha.store.nodestate import NodeState
 from rmqha.web.catalogue import BY_NAME, OTHER
-from rmqha.web.exposition import Common, CounterPlaces, ManySeries, TextFormat, capped, exposing, label
+from rmqha.web.exposition import Common, CounterPlaces, ManySeries, MetricsText, TextFormat, capped, exposing, label
 from rmqha.web.interfaces import ILiveNode
+from rmqha.web.server import Server
 from rmqha.web.watchednode import (
     STATES,
     WatchedNode,
@@ -30,23 +31,27 @@ LEADER = "LEADER"
 Families = Iterator[Family | ManySeries]
 
 
-class NodeMetrics:
-    """Makes the text of all metrics. It keeps nothing but which topics and groups have counters of their own."""
+class NodeMetrics(MetricsText):
+    """Makes the text of all metrics. It keeps nothing but which topics and groups have counters of their own.
 
-    def __init__(self, facts: WatchedNode) -> None:
+    ``server`` is the one that answers: its connections are counted too.
+    """
+
+    def __init__(self, facts: WatchedNode, server: Server) -> None:
         self._facts = facts
+        self._server = server
         self._topics = CounterPlaces()
         self._reads = CounterPlaces()
 
-    def text(self, form: TextFormat, http: Any) -> Steps[bytes]:
-        """The answer to a scrape, in steps. ``http`` is the server that answers it."""
+    def text(self, form: TextFormat) -> Steps[bytes]:
+        """See ``MetricsText``."""
         live = self._facts.node.live_node()
         lags = {} if live is None else (yield from consumer_lags(live))
         if self._facts.node.live_node() is not live:  # the store was closed in between: read nothing of it
             live = None
-        return (yield from exposing(self._families(live, lags, http), form))
+        return (yield from exposing(self._families(live, lags), form))
 
-    def _families(self, live: ILiveNode | None, lags: Mapping[tuple[str, str], int], http: Any) -> Families:
+    def _families(self, live: ILiveNode | None, lags: Mapping[tuple[str, str], int]) -> Families:
         facts, settings = self._facts, self._facts.node.settings
         common = Common(settings.broker_cluster_name, "broker", settings.broker_name)
         state = None if live is None else live.state()
@@ -60,7 +65,7 @@ class NodeMetrics:
         cluster = facts.node.cluster(0)
         if cluster is not None:
             yield from _of_cluster(common, cluster)
-        yield from of_process(common, facts.ports(http), facts)
+        yield from of_process(common, facts.ports(self._server), facts)
         progress = facts.sampler.progress
         yield common.value("rmqha_progress_done_bytes", None if progress is None else progress.done_bytes)
         yield common.value("rmqha_progress_total_bytes", None if progress is None else progress.total_bytes)

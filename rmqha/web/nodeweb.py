@@ -1,6 +1,5 @@
 """The HTTP port of a node as a service."""
 
-from collections.abc import Callable
 from typing import Any
 
 from twisted.application.service import MultiService
@@ -10,7 +9,7 @@ from twisted.internet.interfaces import IReactorTime, IStreamServerEndpoint
 from rmqha.kit.steps import Steps
 from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.ops.listening import IPortOwner, ListeningService
-from rmqha.web.exposition import TextFormat
+from rmqha.web.exposition import MetricsText, TextFormat
 from rmqha.web.health import CHECKS, cluster_handlers, handler_of
 from rmqha.web.interfaces import IShownNode
 from rmqha.web.nodemetrics import NodeMetrics
@@ -66,14 +65,13 @@ def node_web(endpoint: IStreamServerEndpoint, tls: ServerTLS | None, node: IShow
 
 def node_handlers(facts: WatchedNode, shared: SharedWork, server: Server) -> dict[str, Handler]:
     """The pages of a node by path."""
-    metrics = NodeMetrics(facts)
     page = StatusPage(facts, server)
     return {
         "/": lambda query: shared.ask(
             ("/", refresh_of(query)), lambda: page_of(page.html(refresh_of(query)), HTML, page.headers)
         ),
         "/status.json": lambda _: shared.ask("/status.json", lambda: page_of(page.json(), JSON)),
-        "/metrics": metrics_handler(shared, lambda form: metrics.text(form, server)),
+        "/metrics": metrics_handler(shared, NodeMetrics(facts, server)),
         **{path: handler_of(check, facts) for path, check in CHECKS.items()},
         **cluster_handlers(facts),
     }
@@ -84,14 +82,14 @@ def refresh_of(query: Query) -> int:
     return 0 if query.parameters.get("refresh") == "0" else REFRESH_SECONDS
 
 
-def metrics_handler(shared: SharedWork, text: Callable[[TextFormat], Steps[bytes]]) -> Handler:
+def metrics_handler(shared: SharedWork, metrics: MetricsText) -> Handler:
     """Answers scrapes: as OpenMetrics if that is accepted, and compressed if that is."""
 
     def answer(query: Query) -> Deferred[Page]:
         form = TextFormat("application/openmetrics-text" in query.accept, query.takes_gzip)
         headers = {"Content-Encoding": "gzip"} if form.gzip else {}
         headers["Vary"] = "Accept, Accept-Encoding"
-        return shared.ask(form, lambda: page_of(text(form), form.content_type, headers))
+        return shared.ask(form, lambda: page_of(metrics.text(form), form.content_type, headers))
 
     return answer
 
