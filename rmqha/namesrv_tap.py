@@ -18,7 +18,7 @@ from zope.interface import implementer
 
 from rmqha.coordination.address import Login, read_login
 from rmqha.coordination.witness.calls import Calls, Logins
-from rmqha.coordination.witness.http import Peers, WitnessFactory
+from rmqha.coordination.witness.http import IPeers, WitnessFactory
 from rmqha.coordination.witness.journal import JournalError, JournalInUse
 from rmqha.coordination.witness.service import WitnessService
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
@@ -184,20 +184,33 @@ class WitnessPlan:
         """Who may log in; None: everybody may call. Raises SettingsError."""
         return None if self.login is None else read_login(self.login)
 
-    def peers(self, clock: IReactorTime) -> Peers:
+    def peers(self, clock: IReactorTime) -> IPeers:
         """Who may connect."""
-        allowed, check = self.allowed, SlaveCheck(clock)
+        return WitnessPeers(self.allowed, SlaveCheck(clock))
 
-        def may_connect(host: str) -> bool:
-            if allowed is None or allowed.has_address(host):
-                return True
-            check.refused(host, "its address is not in --witness-allow")
-            return False
 
-        def wrong_login(host: str) -> None:
-            check.refused(host, "a wrong user or password for the witness", Event.WITNESS_LOGIN_REFUSED)
+@implementer(IPeers)
+class WitnessPeers:
+    """Hosts of an allow list; without one, all. Hosts of a network count as one."""
 
-        return Peers(may_connect, network_of, wrong_login)
+    def __init__(self, allowed: AllowList | None, check: SlaveCheck) -> None:
+        self._allowed = allowed
+        self._check = check
+
+    def may_connect(self, host: str) -> bool:
+        """See ``IPeers``."""
+        if self._allowed is None or self._allowed.has_address(host):
+            return True
+        self._check.refused(host, "its address is not in --witness-allow")
+        return False
+
+    def network_of(self, host: str) -> str:
+        """See ``IPeers``."""
+        return network_of(host)
+
+    def wrong_login(self, host: str) -> None:
+        """See ``IPeers``."""
+        self._check.refused(host, "a wrong user or password for the witness", Event.WITNESS_LOGIN_REFUSED)
 
 
 def _allow_list(option: str, text: str | None) -> AllowList | None:

@@ -6,8 +6,8 @@ in C, out of an Arrow array that covers the whole buffer.
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -265,31 +265,25 @@ def _spelt(buffer: Bytes, places: Ints, width: int) -> pa.Array:
 
 def select(records: Records, selection: Selection) -> Records:
     """The messages that are selected. Bodies are not read."""
-    for keep in _masks(selection):
-        records = records.take(keep(records))
-    return records
-
-
-def _masks(selection: Selection) -> Iterator[Callable[[Records], Mask]]:
     if (queue_ids := selection.queue_ids) is not None:
-        yield lambda records: np.isin(records.ints("queueId"), list(queue_ids))
+        records = records.take(np.isin(records.ints("queueId"), list(queue_ids)))
     for name, limits in (
         ("queueOffset", selection.queue_offsets),
         ("bornTimestamp", selection.born_timestamps),
         ("storeTimestamp", selection.store_timestamps),
     ):
         if limits is not None:
-            yield partial(_is_within, name, limits)
+            records = records.take(_is_within(records.ints(name), limits))
     if (topics := selection.topics) is not None:
-        yield lambda records: _is_in(topics_of(records), topics)
+        records = records.take(_is_in(topics_of(records), topics))
     if (pattern := selection.topic_pattern) is not None:
-        yield lambda records: _matches(topics_of(records), pattern)
+        records = records.take(_matches(topics_of(records), pattern))
     if (tags := selection.tags) is not None:
-        yield lambda records: _is_in(_Columns(records, False).property("TAGS"), tags)
+        records = records.take(_is_in(_Columns(records, False).property("TAGS"), tags))
+    return records
 
 
-def _is_within(name: str, limits: tuple[int, int], records: Records) -> Mask:
-    values = records.ints(name)
+def _is_within(values: Ints, limits: tuple[int, int]) -> Mask:
     mask: Mask = (values >= limits[0]) & (values < limits[1])
     return mask
 

@@ -20,8 +20,9 @@ from rmqha.coordination.interface import Change, CoordinatorRefused, Coordinator
 from rmqha.coordination.state import End, KeysAndLeases, Write
 from rmqha.coordination.witness import http, service, shares
 from rmqha.coordination.witness.calls import MAX_TOKENS, CallRefused, Calls, Logins
-from rmqha.coordination.witness.http import Peers, WitnessFactory
+from rmqha.coordination.witness.http import WitnessFactory
 from rmqha.coordination.witness.service import Commit, WitnessService
+from tests.coordination.peers import PeersDouble
 from tests.fixtures import new_folder
 
 
@@ -348,10 +349,8 @@ class PortTests(Case):
     def setUp(self) -> None:
         super().setUp()
         self.logins = Logins(None)
-        self.allowed = True
-        self.network = "network"
-        peers = Peers(lambda _: self.allowed, lambda _: self.network)
-        self.factory = WitnessFactory(Calls(self.witness, self.logins), self.clock, peers)
+        self.peers = PeersDouble()
+        self.factory = WitnessFactory(Calls(self.witness, self.logins), self.clock, self.peers)
 
     def connect(self) -> tuple[Any, StringTransport]:
         channel = self.factory.buildProtocol(None)
@@ -451,7 +450,7 @@ class PortTests(Case):
         """Also if a stranger at another address takes what it can get, for a day: without a login nobody stops it."""
         self.patch(shares, "MAX_KEYS", 40)
         self.patch(shares, "MAX_LEASES", 20)
-        self.network = "stranger"
+        self.peers.network = "stranger"
         puts = [{"request_put": {"key": text64(f"/rmqha/C/b/{number}"), "value": ""}} for number in range(10)]
         self.assertEqual(self.send("/v3/kv/txn", {"success": puts})[0], 200)
         self.assertEqual(self.send("/v3/kv/txn", {"success": puts})[0], 200)
@@ -465,10 +464,10 @@ class PortTests(Case):
         large = {"success": [{"request_put": {"key": text64("/rmqha/C/b/1"), "value": text64("x" * 60_000)}}]}
         self.patch(shares, "MAX_STATE_BYTES", 200_000)
         self.assertIn("may have 50000 bytes", self.send("/v3/kv/txn", large)[1]["message"])
-        self.network = "member"
+        self.peers.network = "member"
         self.assertEqual(self.send("/v3/kv/txn", more)[0], 200)
         self.assertEqual(self.send("/v3/lease/grant", {"TTL": "15"})[0], 200)
-        self.network = "stranger"
+        self.peers.network = "stranger"
         deletions = [{"request_delete_range": {"key": text64("/rmqha/C/b/0")}}, *more["success"]]
         self.assertEqual(self.send("/v3/kv/txn", {"success": deletions})[0], 200)
 
@@ -489,7 +488,7 @@ class PortTests(Case):
         self.assertTrue(all(transport.disconnected for _, transport in found))
         for channel, _ in found:
             channel.connectionLost(Failure(ConnectionError()))
-        self.allowed = False
+        self.peers.allowed = False
         self.assertIsNone(self.factory.buildProtocol(None))
         self.assertEqual(self.factory.channels, {})
 

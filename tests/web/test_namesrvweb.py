@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.coordination.interface import Put
 from rmqha.coordination.state import Write
 from rmqha.coordination.witness.calls import Calls, Logins
-from rmqha.coordination.witness.http import Peers, WitnessFactory
+from rmqha.coordination.witness.http import WitnessFactory
 from rmqha.coordination.witness.service import WitnessService
 from rmqha.failover.keys import Leader, encode
 from rmqha.namesrv.peers import Peer
@@ -19,6 +19,7 @@ from rmqha.web.namesrvweb import NameServerFacts, name_server_handlers
 from rmqha.web.sampling import RecentWarnings
 from rmqha.web.server import Page, Query, Server
 from rmqha.web.sharing import SharedWork
+from tests.coordination.peers import PeersDouble
 from tests.fixtures import new_folder
 from tests.web.test_exposition import HOSTILE, values_in
 from tests.web.test_node_pages import MARKUP, Outline
@@ -89,7 +90,7 @@ class ClusterPageTests(SynchronousTestCase):
         self.assertNotIn("Witness", Outline(self.get("/").body).words)
         service = WitnessService(self.clock, new_folder(self) / "witness", lambda work: execute(work))
         self.addCleanup(service.stopService)
-        self.serve(WitnessFactory(Calls(service, Logins(None)), self.clock, Peers(lambda _: True)))
+        self.serve(WitnessFactory(Calls(service, Logins(None)), self.clock, PeersDouble(network="")))
         self.assertIn("No failover cluster", Outline(self.get("/").body).words)
         leader = encode(Leader("a", "s", 7))
         keys = {"/rmqha/C/b/leader": leader, "/rmqha/C/b/members/a": b"{}", "/rmqha/C/b/members/b": b"{}"}

@@ -5,8 +5,6 @@ limited, a connection without a request is closed after a while, and a client th
 """
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -15,7 +13,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall, IPushProducer, I
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPFactory, Request
-from zope.interface import implementer
+from zope.interface import Interface, implementer
 
 from rmqha.coordination.interface import Change, CoordinatorError
 from rmqha.coordination.witness.calls import UNIMPLEMENTED, Answer, CallRefused, Calls, read_object, refusal
@@ -36,14 +34,17 @@ WRONG_LOGIN_SECONDS = 1.0
 LOGIN, WATCH = "/v3/auth/authenticate", "/v3/watch"
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
+class IPeers(Interface):
     """Which peers may connect, and which of them count as one."""
 
-    may_connect: Callable[[str], bool] = lambda host: True
-    network_of: Callable[[str], str] = lambda host: host
-    wrong_login: Callable[[str], None] = lambda host: None
-    """Told of a host that tried to log in and may not."""
+    def may_connect(host: str) -> bool:
+        """Whether this host may connect."""
+
+    def network_of(host: str) -> str:
+        """What hosts have in common that count as one."""
+
+    def wrong_login(host: str) -> None:
+        """This host tried to log in, and may not."""
 
 
 class WitnessRequest(Request):
@@ -191,7 +192,7 @@ class WitnessFactory(HTTPFactory):
     noisy = False
     _log = Logger()
 
-    def __init__(self, calls: Calls, clock: IReactorTime, peers: Peers) -> None:
+    def __init__(self, calls: Calls, clock: IReactorTime, peers: IPeers) -> None:
         super().__init__(reactor=clock)
         self.clock = clock
         self.calls = calls
