@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import Attribute, Interface, implementer
 
-from rmqha.broker.service import FIRST_SLAVE_ID
+from rmqha.broker.brokerservice import FIRST_SLAVE_ID
 from rmqha.failover.agent import FailoverAgent
 from rmqha.failover.facts import facts_of
 from rmqha.failover.keys import Member as MemberKey

@@ -55,7 +55,10 @@ def read_selected(split: Split, options: Options, segment: Segment | None = None
     try:
         with open_segment(split.path, split.base) if segment is None else nullcontext(segment) as opened:
             for records in of_segment.read_records(
-                opened, split, options.batch_bytes, options.verify_body, skipped, options.drop_behind
+                opened,
+                split,
+                of_segment.Manner(options.batch_bytes, options.verify_body, options.drop_behind),
+                skipped,
             ):
                 wanted = select(records, options.selection)
                 if len(wanted):

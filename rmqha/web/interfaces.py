@@ -6,7 +6,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
-from rmqha.broker.service import BrokerService
+from rmqha.broker.brokerservice import BrokerService
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.service import HASlaveService
 from rmqha.ops.listening import IPortOwner

@@ -15,7 +15,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.broker.service import FIRST_SLAVE_ID
+from rmqha.broker.brokerservice import FIRST_SLAVE_ID
 from rmqha.failover.knownfile import read_known
 from rmqha.failover.member import DiskFull, Known, NodeFailed
 from rmqha.ha.master.leadership import Leadership
@@ -212,7 +212,7 @@ class StopDuringPromotionTests(MemberCase):
 
     def test_an_order_to_promote_is_refused(self) -> None:
         plan = self.core.plan.as_master(BrokerRole.SYNC_MASTER)
-        order = PromotionOrder(self.core, ProcessDouble(self.host.clock))
+        order = PromotionOrder(self.core, ProcessDouble(MemoryReactorClock()))
         promoting = self.core.change(order._become_master(plan, []))
         self.promoted.errback(OpeningStopped("the node stops"))
         self.assertIn("still a slave", str(self.failureResultOf(promoting, OrderRefused).value))
