@@ -313,7 +313,7 @@ class FailoverAgent(Service):
                 promised = tuple(answer if success else None for success, answer in given)
                 return events.PromisesAnswered(self._seen(), number, promised)
         await self._done(request)
-        return events.Done(self._seen(), number)
+        return events.CallDone(self._seen(), number)
 
     async def _done(self, request: Request) -> None:
         """Do what has no other answer than that it is done. Raises CoordinatorError, DiskFull, NodeFailed."""

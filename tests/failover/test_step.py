@@ -148,11 +148,11 @@ class Checker:
 
     def _heard(self, request: actions.Request, event: Answered) -> None:
         match request, event:
-            case actions.WriteKnown(known), events.Done():
+            case actions.WriteKnown(known), events.CallDone():
                 self.known = known
             case actions.StopFollowing(), events.FollowingStopped():
                 self.follows = False
-            case actions.Follow(leader), events.Done():
+            case actions.Follow(leader), events.CallDone():
                 self.follows = leader is not None
             case actions.Transact(_, _, writes), events.TransactionAnswered(_, _, True):
                 for write in writes:
@@ -385,7 +385,7 @@ class World:
                 self.leads, self.held = True, None
             case actions.Follow():
                 self.leads, self.held = False, None
-        return events.Done(self.seen(), number)
+        return events.CallDone(self.seen(), number)
 
     def fail(self, number: int) -> None:
         """A call fails. A write of the coordinator may have been done."""
@@ -487,7 +487,7 @@ def any_events(at: Seen, number: int, view: ClusterView) -> Iterator[AgentEvent]
     yield events.KeysChanged(at, (ME.prefix + LEADER,))
     yield from (events.TimerFired(at, timer) for timer in Timer)
     yield events.PromiseAsked(at, Promise("b", 1, OTHER.hex(), 5.0))
-    yield events.Done(at, number)
+    yield events.CallDone(at, number)
     yield events.KnownRead(at, number, Known(epoch=3, leader="b"))
     yield events.FollowingStopped(at, number, 7)
     yield events.KeysRead(at, number, view)

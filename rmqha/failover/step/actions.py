@@ -9,7 +9,7 @@ from rmqha.failover.keys import Member
 from rmqha.failover.member import Following, Known, Promise
 from rmqha.failover.step.events import (
     Answered,
-    Done,
+    CallDone,
     Fault,
     FollowingStopped,
     KeysRead,
@@ -30,7 +30,7 @@ OF_COORDINATOR = frozenset(Fault) - OF_NODE - {Fault.INVALID_KEY}
 class Request:
     """Something that takes time: the shell tells what became of it."""
 
-    answer: ClassVar[type[Answered]] = Done
+    answer: ClassVar[type[Answered]] = CallDone
     faults: ClassVar[frozenset[Fault]] = frozenset()
 
 
