@@ -199,7 +199,7 @@ class FailoverAgent(Service):
 
     def _do(self, action: Action) -> None:
         match action:
-            case actions.Log(event, text, fields):
+            case actions.LogLine(event, text, fields):
                 self._log.emit(LogLevel.lookupByName(event.level), text, event=event, **fields)
             case Call(number, request):
                 self._begin(number, request)

@@ -259,7 +259,7 @@ class AnswerPromise(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Log(Action):
+class LogLine(Action):
     """A line of the log, at the level of its event."""
 
     event: Event

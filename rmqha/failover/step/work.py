@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from rmqha.coordination.interface import Compare, CompareTarget, Delete, Put
 from rmqha.failover.keys import LEADER
-from rmqha.failover.step.actions import Action, Log, Request, Transact
+from rmqha.failover.step.actions import Action, LogLine, Request, Transact
 from rmqha.failover.step.events import AgentEvent, Answered, Failed, Seen, TransactionAnswered
 from rmqha.failover.step.knowledge import Knowledge
 from rmqha.kit.events import Event
@@ -41,7 +41,7 @@ class Work:
 
     def log(self, event: Event, text: str, **fields: Any) -> None:
         """A line of the log."""
-        self.do(Log(event, text, fields))
+        self.do(LogLine(event, text, fields))
 
     def key(self, name: str) -> str:
         """A key of the cluster."""
