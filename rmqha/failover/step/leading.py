@@ -2,7 +2,7 @@
 
 from rmqha.coordination.interface import Put
 from rmqha.failover.keys import CONFIG, EPOCH, LEADER, STATUS, SYNC, Leader, Status, SyncSet, encode
-from rmqha.failover.step.actions import RequireMembers, TellSessions, Wait
+from rmqha.failover.step.actions import RequireMembers, TellSessions, WaitSeconds
 from rmqha.failover.step.events import CallDone
 from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.obeying import make_room, obey
@@ -34,7 +34,7 @@ def lead(work: Work, view: ClusterView) -> Procedure[None]:
     tell_sessions(work, view)
     yield from lead_on(work)
     if any(isinstance(action, RequireMembers) for action in work.actions):
-        yield from ask(Wait(0.0), CallDone)  # that may have confirmed puts
+        yield from ask(WaitSeconds(0.0), CallDone)  # that may have confirmed puts
     yield from obey(work, view)
     yield from make_room(work, view, work.seen.facts.is_full)
     yield from _publish_status(work, view)
