@@ -24,7 +24,7 @@ from rmqha.failover.keys import InvalidKey, Member
 from rmqha.failover.member import DiskFull, Identity, INode, Known, NodeFailed, Promise
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step import actions, events
-from rmqha.failover.step.actions import Action, Call, Request
+from rmqha.failover.step.actions import Action, AgentRequest, Call
 from rmqha.failover.step.events import AgentEvent, Answered, Fault, Seen, SeenMember, SeenMembers, Timer
 from rmqha.failover.step.step import first_state, step
 from rmqha.failover.step.syncset import SyncSetKeeper
@@ -199,7 +199,7 @@ class FailoverAgent(Service):
 
     def _do(self, action: Action) -> None:
         match action:
-            case actions.Log(event, text, fields):
+            case actions.LogLine(event, text, fields):
                 self._log.emit(LogLevel.lookupByName(event.level), text, event=event, **fields)
             case Call(number, request):
                 self._begin(number, request)
@@ -261,7 +261,7 @@ class FailoverAgent(Service):
 
     # Calls
 
-    def _begin(self, number: int, request: Request) -> None:
+    def _begin(self, number: int, request: AgentRequest) -> None:
         self._calls[number] = None
         call = Deferred.fromCoroutine(self._call(number, request)).addErrback(self._call_failed, number)
         if number in self._calls:
@@ -273,7 +273,7 @@ class FailoverAgent(Service):
             del self._calls[number]
             self._bug(failure)
 
-    async def _call(self, number: int, request: Request) -> None:
+    async def _call(self, number: int, request: AgentRequest) -> None:
         """Do what a request says, and tell what became of it."""
         try:
             answer = await self._answer(number, request)
@@ -286,7 +286,7 @@ class FailoverAgent(Service):
             del self._calls[number]
             self._take(answer)
 
-    async def _answer(self, number: int, request: Request) -> Answered:
+    async def _answer(self, number: int, request: AgentRequest) -> Answered:
         """Raises CoordinatorError, InvalidKey, DiskFull, NodeFailed."""
         match request:
             case actions.ReadKeys():
@@ -313,9 +313,9 @@ class FailoverAgent(Service):
                 promised = tuple(answer if success else None for success, answer in given)
                 return events.PromisesAnswered(self._seen(), number, promised)
         await self._done(request)
-        return events.Done(self._seen(), number)
+        return events.CallDone(self._seen(), number)
 
-    async def _done(self, request: Request) -> None:
+    async def _done(self, request: AgentRequest) -> None:
         """Do what has no other answer than that it is done. Raises CoordinatorError, DiskFull, NodeFailed."""
         match request:
             case actions.WriteKnown(known):
@@ -333,7 +333,7 @@ class FailoverAgent(Service):
                 await self._coordinator.revoke(lease)
             case actions.CloseCoordinator():
                 await self._coordinator.close()
-            case actions.Wait(seconds):
+            case actions.WaitSeconds(seconds):
                 if seconds:
                     await deferLater(self._times.clock, seconds)
             case _:

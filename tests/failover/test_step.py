@@ -50,7 +50,7 @@ from rmqha.failover.step import actions, events, following, leading, obeying, ri
 from rmqha.failover.step.actions import Action, Call
 from rmqha.failover.step.events import AgentEvent, Answered, Failed, Fault, Seen, SeenMember, SeenMembers, Timer
 from rmqha.failover.step.rights import move
-from rmqha.failover.step.step import AgentState, Phase, first_state, step
+from rmqha.failover.step.step import AgentPhase, AgentState, first_state, step
 from rmqha.failover.step.work import Procedure, Work, transact
 from rmqha.failover.view import ClusterView
 from rmqha.node.member import Member as MemberNode
@@ -146,13 +146,13 @@ class Checker:
         right = self.state.knows.right
         assert right is None or right.is_ended or right.until == self.until, "the right lasts as long as was said"
 
-    def _heard(self, request: actions.Request, event: Answered) -> None:
+    def _heard(self, request: actions.AgentRequest, event: Answered) -> None:
         match request, event:
-            case actions.WriteKnown(known), events.Done():
+            case actions.WriteKnown(known), events.CallDone():
                 self.known = known
             case actions.StopFollowing(), events.FollowingStopped():
                 self.follows = False
-            case actions.Follow(leader), events.Done():
+            case actions.Follow(leader), events.CallDone():
                 self.follows = leader is not None
             case actions.Transact(_, _, writes), events.TransactionAnswered(_, _, True):
                 for write in writes:
@@ -186,7 +186,7 @@ class Checker:
                 self.open[number] = action
                 self._look_at_request(request, at)
 
-    def _look_at_request(self, request: actions.Request, at: Seen) -> None:
+    def _look_at_request(self, request: actions.AgentRequest, at: Seen) -> None:
         match request:
             case actions.Follow(Following() as leader):
                 epoch = leader.hello.epoch
@@ -230,7 +230,7 @@ class Checker:
             self.sent.append(sync)
 
 
-def is_answer(request: actions.Request, event: Answered) -> bool:
+def is_answer(request: actions.AgentRequest, event: Answered) -> bool:
     """Whether this is an answer that the request can have."""
     return event.fault in request.faults if isinstance(event, Failed) else isinstance(event, request.answer)
 
@@ -363,7 +363,7 @@ class World:
         if is_told:
             self.take(event)
 
-    def _answer(self, number: int, request: actions.Request) -> AgentEvent:
+    def _answer(self, number: int, request: actions.AgentRequest) -> AgentEvent:
         match request:
             case actions.ReadKeys():
                 view = self.view()
@@ -385,7 +385,7 @@ class World:
                 self.leads, self.held = True, None
             case actions.Follow():
                 self.leads, self.held = False, None
-        return events.Done(self.seen(), number)
+        return events.CallDone(self.seen(), number)
 
     def fail(self, number: int) -> None:
         """A call fails. A write of the coordinator may have been done."""
@@ -487,7 +487,7 @@ def any_events(at: Seen, number: int, view: ClusterView) -> Iterator[AgentEvent]
     yield events.KeysChanged(at, (ME.prefix + LEADER,))
     yield from (events.TimerFired(at, timer) for timer in Timer)
     yield events.PromiseAsked(at, Promise("b", 1, OTHER.hex(), 5.0))
-    yield events.Done(at, number)
+    yield events.CallDone(at, number)
     yield events.KnownRead(at, number, Known(epoch=3, leader="b"))
     yield events.FollowingStopped(at, number, 7)
     yield events.KeysRead(at, number, view)
@@ -547,7 +547,7 @@ def states_met() -> dict[tuple[object, ...], AgentState]:
 def test_each_state_takes_each_event() -> None:
     states = states_met()
     assert {state.knows.state for state in states.values()} == set(FailoverState)
-    assert {state.phase for state in states.values()} == set(Phase)
+    assert {state.phase for state in states.values()} == set(AgentPhase)
     world = World()
     world.take_over(1)
     for state in states.values():
@@ -576,8 +576,10 @@ def test_the_walks_do_all_that_a_member_can_ask_for() -> None:
     """Else the other tests here would prove little."""
     states = [state for world in walks() for state in world.states]
     asked = {type(script.request) for state in states for script in (state.script, state.renewal) if script is not None}
-    kinds = {kind for kind in vars(actions).values() if isinstance(kind, type) and issubclass(kind, actions.Request)}
-    assert asked == kinds - {actions.Request}
+    kinds = {
+        kind for kind in vars(actions).values() if isinstance(kind, type) and issubclass(kind, actions.AgentRequest)
+    }
+    assert asked == kinds - {actions.AgentRequest}
 
 
 def test_a_leader_names_a_member_that_holds_all() -> None:

@@ -7,7 +7,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.failover.agent import seen_members
 from rmqha.failover.keys import ClusterConfig, Mode, SyncSet
-from rmqha.failover.step.syncset import Look, SyncSetKeeper
+from rmqha.failover.step.syncset import LookAtMembers, SyncSetKeeper
 from rmqha.ha.master.followers import Copies, Followers
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.progress import SlaveProgress
@@ -69,7 +69,9 @@ class SyncSetTest(SynchronousTestCase):
 
     def look(self, config: ClusterConfig = CONFIG) -> SyncSet | None:
         known, members = {"a": self.a, "b": self.b}, seen_members(self.members)
-        keeper, new = self.keeper.look(Look(self.clock.seconds(), self.log.verified_offset, members, known, config))
+        keeper, new = self.keeper.look(
+            LookAtMembers(self.clock.seconds(), self.log.verified_offset, members, known, config)
+        )
         self.use(keeper)
         return new
 

@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant(
         "a leader's key of any floor ends the doubt",
         F + "trust.py",
-        "leader.cluster_id == cluster_id and leader.floor >= self.needed:",
+        "leader.cluster_id == cluster_id and leader.floor >= needed:",
         "leader.cluster_id == cluster_id:",
         TRUST,
     ),
@@ -39,22 +39,18 @@ MUTANTS = (
     ),
     Mutant(
         "a right is not ended before the coordinator is told",
-        F + "agent.py",
-        """        self._end_leadership(reason)  # first: nothing is promised after the coordinator knows it
-        end, stamp = self._node.facts().end, self._history.stamp
-        status = Status(leadership.epoch, confirmed, end, is_released=True, is_full=is_full, stamp=stamp)
-        mine = Compare(self._prefix + LEADER, CompareTarget.CREATE, self._created)
-        await self._coordinator.transact(
-            [mine], [Delete(self._prefix + LEADER), Put(self._prefix + STATUS, encode(status)), *writes]
-        )
+        F + "step/obeying.py",
+        """    end_right(work, reason)  # first: nothing is promised after the coordinator knows it
+    end, stamp = work.seen.facts.end, work.knows.history.stamp
+    status = Status(right.epoch, confirmed, end, is_released=True, is_full=is_full, stamp=stamp)
+    released: list[Put | Delete] = [Delete(work.key(LEADER)), Put(work.key(STATUS), encode(status)), *writes]
+    yield from transact("give up the lead", [work.still_ours()], released)
 """,
-        """        end, stamp = self._node.facts().end, self._history.stamp
-        status = Status(leadership.epoch, confirmed, end, is_released=True, is_full=is_full, stamp=stamp)
-        mine = Compare(self._prefix + LEADER, CompareTarget.CREATE, self._created)
-        await self._coordinator.transact(
-            [mine], [Delete(self._prefix + LEADER), Put(self._prefix + STATUS, encode(status)), *writes]
-        )
-        self._end_leadership(reason)
+        """    end, stamp = work.seen.facts.end, work.knows.history.stamp
+    status = Status(right.epoch, confirmed, end, is_released=True, is_full=is_full, stamp=stamp)
+    released: list[Put | Delete] = [Delete(work.key(LEADER)), Put(work.key(STATUS), encode(status)), *writes]
+    yield from transact("give up the lead", [work.still_ours()], released)
+    end_right(work, reason)
 """,
         FAILOVER,
     ),
@@ -97,23 +93,23 @@ MUTANTS = (
     ),
     Mutant(
         "a member joins the sync set far behind",
-        F + "syncset.py",
-        "or end - held > config.maximum_lag:",
+        F + "step/syncset.py",
+        "or look.end - held > look.config.maximum_lag:",
         "or False:",
         SYNCSET,
     ),
     Mutant(
         "a member's earlier process counts",
-        F + "syncset.py",
-        "            if self._members.session(name) != member.session:",
-        "            if False:",
+        F + "step/syncset.py",
+        "        if members.session(name) != member.session:",
+        "        if False:",
         SYNCSET,
     ),
     Mutant(
         "a member that is growing is waited for without end",
-        F + "syncset.py",
-        "is None or now - growth.begun >= config.member_timeout:",
-        "is None:",
+        F + "step/syncset.py",
+        "is_same and is_there and look.now - growth.begun < look.config.member_timeout",
+        "is_same and is_there",
         SYNCSET,
     ),
     Mutant(

@@ -42,7 +42,6 @@ NOT_YET_FEW_ARGUMENTS = {
     "rmqha/web/nodeweb.py: node_web",
 }
 NOT_YET_SHORT = {
-    "rmqha/failover/agent.py: FailoverAgent",
     "rmqha/ha/slave/service.py: HASlaveService",
     "rmqha/remoting/protocol.py: RemotingProtocol",
     "rmqha/store/derived/dispatch.py: Dispatcher",

@@ -22,7 +22,7 @@ from rmqha.failover.keys import History
 from rmqha.failover.keys import Member as MemberKey
 from rmqha.failover.member import Known
 from rmqha.failover.step import reading, rights, syncset, trying, turns
-from rmqha.failover.step.syncset import Growth, Look, SyncSetKeeper
+from rmqha.failover.step.syncset import Growth, LookAtMembers, SyncSetKeeper
 from rmqha.failover.step.work import Procedure, Work
 from rmqha.ha.master.insyncslaves import InSyncSlaves
 from rmqha.ha.master.progress import SlaveProgress
@@ -392,7 +392,7 @@ def add_a_member_before_it_holds_everything(patch: pytest.MonkeyPatch) -> None:
     """A member is written into ``sync`` as soon as it is connected."""
     begin = syncset.begin_growth
 
-    def begin_at_zero(keeper: SyncSetKeeper, look: Look) -> dict[str, Growth]:
+    def begin_at_zero(keeper: SyncSetKeeper, look: LookAtMembers) -> dict[str, Growth]:
         return {name: replace(growth, end=0) for name, growth in begin(keeper, look).items()}
 
     patch.setattr(syncset, "begin_growth", begin_at_zero)

@@ -9,7 +9,7 @@ from rmqha.failover.keys import Member
 from rmqha.failover.member import Following, Known, Promise
 from rmqha.failover.step.events import (
     Answered,
-    Done,
+    CallDone,
     Fault,
     FollowingStopped,
     KeysRead,
@@ -27,10 +27,10 @@ OF_COORDINATOR = frozenset(Fault) - OF_NODE - {Fault.INVALID_KEY}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AgentRequest:
     """Something that takes time: the shell tells what became of it."""
 
-    answer: ClassVar[type[Answered]] = Done
+    answer: ClassVar[type[Answered]] = CallDone
     faults: ClassVar[frozenset[Fault]] = frozenset()
 
 
@@ -38,7 +38,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadKeys(Request):
+class ReadKeys(AgentRequest):
     """Read all keys of the cluster, and watch them from there on."""
 
     answer = KeysRead
@@ -46,7 +46,7 @@ class ReadKeys(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Transact(Request):
+class Transact(AgentRequest):
     """Do all writes if all comparisons are true. ``purpose`` says what for."""
 
     purpose: str
@@ -57,7 +57,7 @@ class Transact(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class GrantLease(Request):
+class GrantLease(AgentRequest):
     """Make a lease that ends after ``ttl`` seconds."""
 
     ttl: int
@@ -66,7 +66,7 @@ class GrantLease(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class RenewLease(Request):
+class RenewLease(AgentRequest):
     """Start the lease's time anew."""
 
     lease: int
@@ -75,7 +75,7 @@ class RenewLease(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class RevokeLease(Request):
+class RevokeLease(AgentRequest):
     """End the lease and its keys now."""
 
     lease: int
@@ -83,7 +83,7 @@ class RevokeLease(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class CloseCoordinator(Request):
+class CloseCoordinator(AgentRequest):
     """End all calls of the coordinator."""
 
     faults = OF_COORDINATOR
@@ -93,7 +93,7 @@ class CloseCoordinator(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadKnown(Request):
+class ReadKnown(AgentRequest):
     """What an earlier process of this store has noted."""
 
     answer = KnownRead
@@ -101,7 +101,7 @@ class ReadKnown(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class WriteKnown(Request):
+class WriteKnown(AgentRequest):
     """Note it durably."""
 
     known: Known
@@ -109,14 +109,14 @@ class WriteKnown(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRoom(Request):
+class CheckRoom(AgentRequest):
     """Whether the disk has room for what a new leader writes first."""
 
     faults = OF_NODE
 
 
 @dataclass(frozen=True, slots=True)
-class Follow(Request):
+class Follow(AgentRequest):
     """Be the leader's slave, or nobody's."""
 
     leader: Following | None
@@ -125,7 +125,7 @@ class Follow(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class StopFollowing(Request):
+class StopFollowing(AgentRequest):
     """Close the connection to the leader for good. That needs no room on the disk: a candidate relies on it."""
 
     answer = FollowingStopped
@@ -133,7 +133,7 @@ class StopFollowing(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Lead(Request):
+class Lead(AgentRequest):
     """Be the master, by the right to lead that was begun last."""
 
     cause: str
@@ -141,7 +141,7 @@ class Lead(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Reinit(Request):
+class Reinit(AgentRequest):
     """Set the log aside, and copy the leader's anew."""
 
     faults = OF_NODE
@@ -151,7 +151,7 @@ class Reinit(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class AskPromises(Request):
+class AskPromises(AgentRequest):
     """Ask each of these members for a promise."""
 
     members: tuple[Member, ...]
@@ -160,15 +160,15 @@ class AskPromises(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait(Request):
+class WaitSeconds(AgentRequest):
     """Go on after so many seconds; 0: at once, with what is seen then."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Poll(Wait):
-    """A ``Wait`` of a procedure that looks again and again, and remembers nothing from one look to the next."""
+class Poll(WaitSeconds):
+    """A ``WaitSeconds`` of a procedure that looks again and again, and remembers nothing from one look to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Call(Action):
     """Begin with the request. The event that answers it has this number."""
 
     number: int
-    request: Request
+    request: AgentRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ class AnswerPromise(Action):
 
 
 @dataclass(frozen=True, slots=True)
-class Log(Action):
+class LogLine(Action):
     """A line of the log, at the level of its event."""
 
     event: Event

@@ -125,7 +125,7 @@ class Answered(AgentEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Answered):
+class CallDone(Answered):
     """It was done."""
 
 

@@ -4,7 +4,7 @@ from rmqha.failover.keys import Leader, Order, Request
 from rmqha.failover.member import DiskFull, Following, Promise
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import AnswerPromise, CheckRoom, Follow, Reinit
-from rmqha.failover.step.events import Done
+from rmqha.failover.step.events import CallDone
 from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.obeying import answer
 from rmqha.failover.step.reading import note, note_log, older
@@ -33,7 +33,7 @@ def follow(work: Work, view: ClusterView) -> Procedure[None]:
         yield from _follow_leader(work, view, view.leader)
     elif not knows.follows_nobody and knows.state is FailoverState.FOLLOWER and knows.following is None:
         number = yield from broker_id(work, view)
-        yield from ask(Follow(None, number), Done)
+        yield from ask(Follow(None, number), CallDone)
         work.knows = changed(work.knows, follows_nobody=True)
     elif may_try(work, view, me):
         yield from try_for_lead(work, view)
@@ -72,7 +72,7 @@ def _begin_to_follow(work: Work, view: ClusterView, following: Following, stamp:
     move(work, FailoverState.FOLLOWER)
     work.knows = changed(work.knows, following=following, let_first_until=None)
     try:
-        yield from ask(Follow(following, number), Done)
+        yield from ask(Follow(following, number), CallDone)
     except DiskFull:
         work.knows = changed(work.knows, following=None)  # the next step tries again
         raise
@@ -94,10 +94,10 @@ def _reinit(work: Work, view: ClusterView, order: Request) -> Procedure[None]:
     if view.sync is None or me in view.sync.holders:
         give_reason(work, "it copies the leader's log anew as soon as the leader has left it out of the sync set")
         return
-    yield from ask(CheckRoom(), Done)
+    yield from ask(CheckRoom(), CallDone)
     yield from answer(work, view, order, True, f"{me} sets its log aside, and copies that of the leader")
     work.knows = changed(work.knows, following=None)
-    yield from ask(Reinit(), Done)
+    yield from ask(Reinit(), CallDone)
     wake(work)
 
 
@@ -108,7 +108,7 @@ def become_follower(work: Work, view: ClusterView) -> Procedure[None]:
     work.knows = changed(work.knows, sync=None)
     if work.knows.is_led:
         number = yield from broker_id(work, view)
-        yield from ask(Follow(None, number), Done)
+        yield from ask(Follow(None, number), CallDone)
     work.knows = changed(work.knows, is_led=False, following=None, follows_nobody=True)
     move(work, FailoverState.FOLLOWER)
     wake(work)

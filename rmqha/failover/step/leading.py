@@ -2,13 +2,13 @@
 
 from rmqha.coordination.interface import Put
 from rmqha.failover.keys import CONFIG, EPOCH, LEADER, STATUS, SYNC, Leader, Status, SyncSet, encode
-from rmqha.failover.step.actions import RequireMembers, TellSessions, Wait
-from rmqha.failover.step.events import Done
+from rmqha.failover.step.actions import RequireMembers, TellSessions, WaitSeconds
+from rmqha.failover.step.events import CallDone
 from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.obeying import make_room, obey
 from rmqha.failover.step.reading import note_own, read
 from rmqha.failover.step.rights import LEASE_OVER, end_right, grant, is_held, keep_sync_set, wake
-from rmqha.failover.step.syncset import Look, SyncSetKeeper
+from rmqha.failover.step.syncset import LookAtMembers, SyncSetKeeper
 from rmqha.failover.step.telling import register
 from rmqha.failover.step.work import Procedure, Work, ask, transact
 from rmqha.failover.view import ClusterView
@@ -34,7 +34,7 @@ def lead(work: Work, view: ClusterView) -> Procedure[None]:
     tell_sessions(work, view)
     yield from lead_on(work)
     if any(isinstance(action, RequireMembers) for action in work.actions):
-        yield from ask(Wait(0.0), Done)  # that may have confirmed puts
+        yield from ask(WaitSeconds(0.0), CallDone)  # that may have confirmed puts
     yield from obey(work, view)
     yield from make_room(work, view, work.seen.facts.is_full)
     yield from _publish_status(work, view)
@@ -46,7 +46,7 @@ def _is_doubted(work: Work, view: ClusterView) -> bool:
 
 
 def lead_on(work: Work) -> Procedure[None]:
-    """Look at the members: add to the sync set those that hold everything, leave out those that fell behind.
+    """LookAtMembers at the members: add to the sync set those that hold everything, leave out those that fell behind.
 
     Raises CoordinatorError, DiskFull, NodeFailed.
     """
@@ -59,7 +59,7 @@ def lead_on(work: Work) -> Procedure[None]:
     if not keeper.is_settled:
         yield from _settle(work, keeper, view)
         return
-    look = Look(work.now, work.seen.facts.end, members, view.members, work.knows.config)
+    look = LookAtMembers(work.now, work.seen.facts.end, members, view.members, work.knows.config)
     keeper, found = keeper.look(look)
     if found is None:
         keep_sync_set(work, keeper)

@@ -9,7 +9,7 @@ from rmqha.failover.keys import ANSWER, LEADER, REQUEST, STATUS, Answer, Cause, 
 from rmqha.failover.member import Promise
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import AskPromises, HoldPuts, Poll
-from rmqha.failover.step.events import Done, PromisesAnswered
+from rmqha.failover.step.events import CallDone, PromisesAnswered
 from rmqha.failover.step.rights import end_right, is_held, wake
 from rmqha.failover.step.syncset import SyncSetKeeper
 from rmqha.failover.step.work import Procedure, Work, ask, transact
@@ -121,7 +121,7 @@ def hand_over_log(work: Work, successors: Collection[str]) -> Procedure[str | No
             ready = [view.members[name] for name in names]
             if ready:
                 return max(ready, key=lambda member: (member.priority, member.name)).name
-        yield from ask(Poll(POLL_SECONDS), Done)
+        yield from ask(Poll(POLL_SECONDS), CallDone)
     work.do(HoldPuts(False))
     return None
 

@@ -7,7 +7,7 @@ from rmqha.failover.keys import CONFIG, ClusterConfig, SyncSet, decode
 from rmqha.failover.member import Known
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import ReadKeys, WriteKnown
-from rmqha.failover.step.events import Done, KeysRead
+from rmqha.failover.step.events import CallDone, KeysRead
 from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.work import Procedure, Work, ask
 from rmqha.failover.view import ClusterView
@@ -61,7 +61,7 @@ def _learn(work: Work, view: ClusterView) -> Procedure[None]:
 def write_known(work: Work, known: Known) -> Procedure[None]:
     """Note it durably. It counts as known only then. Raises DiskFull, NodeFailed."""
     if known != work.knows.known:
-        yield from ask(WriteKnown(known), Done)
+        yield from ask(WriteKnown(known), CallDone)
         work.knows = changed(work.knows, known=known)
 
 

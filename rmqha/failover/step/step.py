@@ -6,7 +6,7 @@ from enum import Enum
 from rmqha.failover.keys import MEMBERS, STATUS
 from rmqha.failover.member import Identity
 from rmqha.failover.states import FailoverState
-from rmqha.failover.step.actions import Action, Call, CancelTimer, CloseCoordinator, Left, Poll, Request, SetTimer
+from rmqha.failover.step.actions import Action, AgentRequest, Call, CancelTimer, CloseCoordinator, Left, Poll, SetTimer
 from rmqha.failover.step.events import (
     AgentEvent,
     Answered,
@@ -26,7 +26,7 @@ from rmqha.failover.step.turns import begin, leave, stop, turn
 from rmqha.failover.step.work import Input, Procedure, Script, Work, play
 
 
-class Phase(Enum):
+class AgentPhase(Enum):
     """What a member does between two events."""
 
     NEW = "it has not started"
@@ -42,7 +42,7 @@ class AgentState:
     """What a member knows, and how far it is with what it does."""
 
     knows: Knowledge
-    phase: Phase = Phase.NEW
+    phase: AgentPhase = AgentPhase.NEW
     has_begun: bool = False
     """Whether it is noted that this process has started."""
     script: Script | None = None
@@ -80,7 +80,7 @@ class _Stepper:
                 self._answered(answered)
             case TimerFired(_, timer):
                 self._fired(timer)
-            case Started() if self.state.phase is Phase.NEW:
+            case Started() if self.state.phase is AgentPhase.NEW:
                 self._next_step()
             case StopRequested():
                 self._stop()
@@ -95,7 +95,7 @@ class _Stepper:
                 promise(work, asked)
                 self._did(work)
         knows = self.state.knows
-        if self.state.phase is Phase.ASLEEP and (knows.is_woken or knows.is_stopping):
+        if self.state.phase is AgentPhase.ASLEEP and (knows.is_woken or knows.is_stopping):
             self.actions.append(CancelTimer(Timer.SLEEP))
             self._next_step()
 
@@ -114,9 +114,9 @@ class _Stepper:
     def _next_step(self) -> None:
         """Begin with what comes next."""
         if self.state.knows.is_stopping:
-            phase = Phase.STOPPING
+            phase = AgentPhase.STOPPING
         else:
-            phase = Phase.STEPPING if self.state.has_begun else Phase.BEGINNING
+            phase = AgentPhase.STEPPING if self.state.has_begun else AgentPhase.BEGINNING
         self.state = changed(self.state, phase=phase, script=None)
         self._go_on(None, (Input(self.state.knows, self._event),))
 
@@ -124,7 +124,7 @@ class _Stepper:
         work = Work(inputs[0].knows, inputs[0].event.seen)
         outcome = play(work, self._procedure(work), inputs[1:])
         self._did(work)
-        if isinstance(outcome, Request):
+        if isinstance(outcome, AgentRequest):
             script = self._call(outcome, before, inputs)
             self.state = changed(self.state, script=script)
         else:
@@ -132,11 +132,11 @@ class _Stepper:
             self._ended(outcome)
 
     def _procedure(self, work: Work) -> Procedure[float | None]:
-        if self.state.phase is Phase.STOPPING:
+        if self.state.phase is AgentPhase.STOPPING:
             return stop(work)
-        return turn(work) if self.state.phase is Phase.STEPPING else begin(work)
+        return turn(work) if self.state.phase is AgentPhase.STEPPING else begin(work)
 
-    def _call(self, request: Request, before: Script | None, inputs: tuple[Input, ...]) -> Script:
+    def _call(self, request: AgentRequest, before: Script | None, inputs: tuple[Input, ...]) -> Script:
         """Ask for the request."""
         if before is not None and isinstance(request, Poll) and request == before.request:
             inputs = before.inputs  # the next look needs nothing of this one
@@ -148,16 +148,16 @@ class _Stepper:
     def _ended(self, seconds: float | None) -> None:
         """A procedure has ended. The next step comes in so many seconds; None: there is none."""
         phase, knows = self.state.phase, self.state.knows
-        if phase is Phase.BEGINNING and seconds == 0.0:
+        if phase is AgentPhase.BEGINNING and seconds == 0.0:
             self.state = changed(self.state, has_begun=True)
-        if phase is not Phase.STOPPING and knows.is_stopping:
+        if phase is not AgentPhase.STOPPING and knows.is_stopping:
             self._next_step()
         elif seconds is None:
-            self.state = changed(self.state, phase=Phase.OVER)
+            self.state = changed(self.state, phase=AgentPhase.OVER)
         elif seconds == 0.0 or knows.is_woken:
             self._next_step()
         else:
-            self.state = changed(self.state, phase=Phase.ASLEEP)
+            self.state = changed(self.state, phase=AgentPhase.ASLEEP)
             self.actions.append(SetTimer(Timer.SLEEP, seconds))
 
     def _answered(self, event: Answered) -> None:
@@ -171,14 +171,14 @@ class _Stepper:
         work = Work(inputs[0].knows, inputs[0].event.seen)
         request = play(work, renew_once(work), inputs[1:])
         self._did(work)
-        renewal = self._call(request, None, inputs) if isinstance(request, Request) else None
+        renewal = self._call(request, None, inputs) if isinstance(request, AgentRequest) else None
         self.state = changed(self.state, renewal=renewal)
 
     # Other events
 
     def _fired(self, timer: Timer) -> None:
         work = self._work()
-        if timer is Timer.SLEEP and self.state.phase is Phase.ASLEEP:
+        if timer is Timer.SLEEP and self.state.phase is AgentPhase.ASLEEP:
             self._next_step()
         elif timer is Timer.LOOK:
             wake(work)
@@ -204,21 +204,21 @@ class _Stepper:
     def _stop(self) -> None:
         knows = self.state.knows
         if knows.is_stopping:
-            if knows.state is FailoverState.STOPPED and self.state.phase is Phase.OVER:
+            if knows.state is FailoverState.STOPPED and self.state.phase is AgentPhase.OVER:
                 self.actions.append(Left())
             return
         self.state = changed(self.state, knows=changed(knows, is_stopping=True))
-        if self.state.phase in (Phase.NEW, Phase.OVER):
+        if self.state.phase in (AgentPhase.NEW, AgentPhase.OVER):
             self._next_step()
 
     def _give_up_stop(self) -> None:
-        if self.state.phase is Phase.OVER:
+        if self.state.phase is AgentPhase.OVER:
             return
         work = self._work()
         leave(work)
         self._did(work)
         self._call(CloseCoordinator(), None, ())
-        self.state = changed(self.state, phase=Phase.OVER, script=None)
+        self.state = changed(self.state, phase=AgentPhase.OVER, script=None)
 
     def _end_by_bug(self) -> None:
         """A node without its agent would keep the lead, or never take it: the process is to end."""
@@ -226,6 +226,6 @@ class _Stepper:
         end_right(work, "a bug: see the log")
         stop_asking(work)
         self._did(work)
-        self.state = changed(self.state, phase=Phase.OVER, script=None)
+        self.state = changed(self.state, phase=AgentPhase.OVER, script=None)
         if work.knows.is_stopping:
             self.actions.append(Left())

@@ -22,7 +22,7 @@ class Growth:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LookAtMembers:
     """What a leader sees when it looks at its members. ``end`` is that of its log, ``known`` are the members that run.
 
     ``now`` is in seconds of CLOCK_BOOTTIME.
@@ -58,7 +58,7 @@ class SyncSetKeeper:
         named = self.written.members | (frozenset() if self.attempted is None else self.attempted.members)
         return named | frozenset(self.growing)
 
-    def look(self, look: Look) -> tuple["SyncSetKeeper", SyncSet | None]:
+    def look(self, look: LookAtMembers) -> tuple["SyncSetKeeper", SyncSet | None]:
         """See who holds what. Also returns what should be written to ``sync`` now, or None."""
         if self.attempted is not None:
             return self, None  # first it must be known whether that was written
@@ -68,7 +68,7 @@ class SyncSetKeeper:
         keeper = replace(keeper, growing=end_growth(keeper, look, begin_growth(keeper, look)))
         return keeper, keeper._to_write(look)
 
-    def _to_write(self, look: Look) -> SyncSet | None:
+    def _to_write(self, look: LookAtMembers) -> SyncSet | None:
         now, timeout, named = look.now, look.config.member_timeout, self.written.members
         lost = {name for name in named if now - self.well_at.get(name, now) >= timeout}
         lost |= {name for name in named if name in look.known and self._has_given_up(name, look.known[name])}
@@ -81,7 +81,7 @@ class SyncSetKeeper:
         """Whether it will not lead next, whatever it holds: by its tag, or because its store is another one now."""
         return member.no_failover or member.store != self.written.holders[name].store
 
-    def _watched(self, look: Look) -> "SyncSetKeeper":
+    def _watched(self, look: LookAtMembers) -> "SyncSetKeeper":
         well_at, last_held = dict(self.well_at), dict(self.last_held)
         for name in self.written.members | look.members.connected:
             held, before = look.members.held(name), last_held.get(name)
@@ -129,7 +129,7 @@ class SyncSetKeeper:
         return self.attempted is None
 
 
-def begin_growth(keeper: SyncSetKeeper, look: Look) -> dict[str, Growth]:
+def begin_growth(keeper: SyncSetKeeper, look: LookAtMembers) -> dict[str, Growth]:
     """Those that puts are to wait for, with the members that may be added to ``sync``."""
     growing, members = dict(keeper.growing), look.members
     for name in sorted(members.connected):
@@ -144,7 +144,7 @@ def begin_growth(keeper: SyncSetKeeper, look: Look) -> dict[str, Growth]:
     return growing
 
 
-def end_growth(keeper: SyncSetKeeper, look: Look, growing: dict[str, Growth]) -> dict[str, Growth]:
+def end_growth(keeper: SyncSetKeeper, look: LookAtMembers, growing: dict[str, Growth]) -> dict[str, Growth]:
     """Give up on members that do not hold up: they would delay each put. ``sync`` does not name them."""
 
     def holds_up(name: str, growth: Growth) -> bool:

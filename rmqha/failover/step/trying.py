@@ -28,7 +28,7 @@ from rmqha.failover.keys import (
 from rmqha.failover.member import DiskFull, NodeFailed
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import CheckRoom, Lead, SetTimer, StopFollowing
-from rmqha.failover.step.events import Done, FollowingStopped, Timer
+from rmqha.failover.step.events import CallDone, FollowingStopped, Timer
 from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.leading import tell_sessions
 from rmqha.failover.step.obeying import answering
@@ -152,7 +152,7 @@ def try_for_lead(work: Work, view: ClusterView) -> Procedure[None]:
         return
     if wait_seconds(work, view, me) > 0 and not is_forced:
         return
-    yield from ask(CheckRoom(), Done)
+    yield from ask(CheckRoom(), CallDone)
     yield from _take_lead(work, view, me, verdict.cause, is_forced)
 
 
@@ -261,7 +261,7 @@ def _become_leader(work: Work, leader: Leader, history: History, sync: SyncSet, 
     if view.leader == leader and held is not None and is_held(work):
         work.knows = changed(work.knows, created=held.create_revision, is_led=True)
         tell_sessions(work, view)
-        yield from ask(Lead(cause), Done)
+        yield from ask(Lead(cause), CallDone)
         if work.seen.members is not None and is_held(work):
             _begin_to_lead(work, leader, history, sync)
             return

@@ -7,7 +7,7 @@ from rmqha.failover.keys import InvalidKey
 from rmqha.failover.member import DiskFull, NodeFailed
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import CloseCoordinator, Left, ReadKnown, RevokeLease
-from rmqha.failover.step.events import Done, KnownRead
+from rmqha.failover.step.events import CallDone, KnownRead
 from rmqha.failover.step.following import become_follower, follow
 from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.leading import lead, lead_on
@@ -92,12 +92,12 @@ def stop(work: Work) -> Procedure[float | None]:
             yield from give_up_lead(work, "the node stops")
         end_right(work, "the node stops")
         if work.knows.lease.id is not None:
-            yield from ask(RevokeLease(work.knows.lease.id), Done)
+            yield from ask(RevokeLease(work.knows.lease.id), CallDone)
     except CoordinatorError as error:
         work.log(Event.FAILOVER_WAITS, "the coordinator does not know that this node stops: {error}", error=str(error))
     leave(work)
     with suppress(CoordinatorError):  # nobody asks it any more
-        yield from ask(CloseCoordinator(), Done)
+        yield from ask(CloseCoordinator(), CallDone)
     work.do(Left())
     return None
 

@@ -12,14 +12,14 @@ from typing import Any, TypeAlias, TypeVar
 
 from rmqha.coordination.interface import Compare, CompareTarget, Delete, Put
 from rmqha.failover.keys import LEADER
-from rmqha.failover.step.actions import Action, Log, Request, Transact
+from rmqha.failover.step.actions import Action, AgentRequest, LogLine, Transact
 from rmqha.failover.step.events import AgentEvent, Answered, Failed, Seen, TransactionAnswered
 from rmqha.failover.step.knowledge import Knowledge
 from rmqha.kit.events import Event
 
 Value = TypeVar("Value")
 Kind = TypeVar("Kind", bound=Answered)
-Procedure: TypeAlias = Generator[Request, Answered, Value]
+Procedure: TypeAlias = Generator[AgentRequest, Answered, Value]
 
 
 class Work:
@@ -41,7 +41,7 @@ class Work:
 
     def log(self, event: Event, text: str, **fields: Any) -> None:
         """A line of the log."""
-        self.do(Log(event, text, fields))
+        self.do(LogLine(event, text, fields))
 
     def key(self, name: str) -> str:
         """A key of the cluster."""
@@ -65,7 +65,7 @@ class Script:
     """A procedure that waits for the answer of the call with this number. Its first input has begun it."""
 
     number: int
-    request: Request
+    request: AgentRequest
     inputs: tuple[Input, ...]
 
     def takes(self, event: Answered) -> bool:
@@ -77,7 +77,7 @@ class Script:
         return isinstance(event, self.request.answer)
 
 
-def play(work: Work, procedure: Procedure[Value], inputs: Iterable[Input]) -> Request | Value:
+def play(work: Work, procedure: Procedure[Value], inputs: Iterable[Input]) -> AgentRequest | Value:
     """Run a procedure that has not begun with these answers. Returns what it asks for next, or its result.
 
     ``work`` then has what is known, and is to be done, since the last answer.
@@ -98,7 +98,7 @@ def play(work: Work, procedure: Procedure[Value], inputs: Iterable[Input]) -> Re
     return request
 
 
-def ask(request: Request, kind: type[Kind]) -> Procedure[Kind]:
+def ask(request: AgentRequest, kind: type[Kind]) -> Procedure[Kind]:
     """The answer to a request. Raises what its faults stand for."""
     answer = yield request
     assert isinstance(answer, kind), "Script.takes has looked"
