@@ -5,13 +5,14 @@ completes nothing if its peer has disconnected, or if the peer cannot hold what 
 """
 
 from collections.abc import Sequence
-from heapq import nlargest
 from operator import attrgetter
 
 from rmqha.ha.master.followers import Copies, FollowerPolicy
 from rmqha.ha.master.progress import SlaveProgress
 from rmqha.settings.settings import Settings
 from rmqha.store.message import PutMessageStatus
+
+ACKNOWLEDGED = attrgetter("acknowledged")
 
 
 class EnoughSlaves(FollowerPolicy):
@@ -48,7 +49,7 @@ class EnoughSlaves(FollowerPolicy):
         sure = [
             slave for slave in self.copies.slaves if slave.acknowledged is not None and slave.holds_from(first_wait)
         ]
-        return nlargest(needed, sure, key=attrgetter("acknowledged")) if 0 < needed <= len(sure) else None
+        return sorted(sure, key=ACKNOWLEDGED, reverse=True)[:needed] if 0 < needed <= len(sure) else None
 
     def answer(self, next_offset: int) -> PutMessageStatus | None:
         """SLAVE_NOT_AVAILABLE if too few slaves report less than haSlaveFallbehindMax bytes before ``next_offset``."""
