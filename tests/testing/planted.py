@@ -536,7 +536,7 @@ PLANTS: dict[Patch, int] = {
     flush_no_names: 77,
     begin_no_epoch: 10,
     look_at_no_crc: 2,
-    compare_half_of_the_overlap: 627,
+    compare_half_of_the_overlap: 191,
     truncate_without_fsync: 4,
     end_waits_one_byte_early: 315,
     invert_a_deadline: 10,
