@@ -1,4 +1,4 @@
-"""The file ``rmqha/dispatched-from``: what the next start must build again, whatever queues and index show.
+"""The file ``rmqha/dispatched-from``: what the next start must build again, even if queues and index look sound.
 
 It is on the disk before anything is set aside or removed, and until what replaces that is on the disk.
 """

@@ -201,9 +201,11 @@ class SimHost:
         self.process = process
         self.clock = process.clock
         self.disk = node.disk
-        self.now_ms = node.world.now_ms
         self.opened: SimOpenNode | None = None
         self._was_open = False
+
+    def now_ms(self) -> int:
+        return self.node.world.now_ms()
 
     def run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         """The first opening of the store takes no time, unless the log is repaired."""
