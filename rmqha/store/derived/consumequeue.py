@@ -441,6 +441,7 @@ class ConsumeQueue:
     def _forget_all(self) -> None:
         while len(self._queue):
             self._queue.remove_last()
+        self._marks.unflushed.pop(self, None)  # the next first file may begin before the former one
         self._end = self._min = 0
         self._min_physical_offset = None
         self.max_physical_offset = -1

@@ -537,6 +537,13 @@ class TruncateTests(ConsumeQueueTestCase):
         queue.write_pending()
         self.assertEqual(self.taken(), [0])
 
+    def test_a_queue_that_begins_again_before_its_former_first_file_is_flushed(self) -> None:
+        queue = self.make(2, begin=2 * FILE_UNITS)
+        queue.truncate(0)
+        queue.put(0, unit(0))
+        queue.write_pending()
+        self.assertEqual(self.taken(), [0])
+
 
 class MinOffsetTests(ConsumeQueueTestCase):
     def test_the_queue_begins_where_the_log_does(self) -> None:
