@@ -523,7 +523,7 @@ FAILOVER_PLANTS: dict[Patch, int] = {
     write_the_epoch_after_the_cut: 1,
     forget_the_promotion_after_the_cut: 357,
     tell_the_lag_of_before_the_power_failure: 93,
-    note_the_role_before_the_promotion: 18,
+    note_the_role_before_the_promotion: 71,
     take_delay_offsets_at_once: 6,
 }
 """Those that only failovers show, each with the first seed of that story that finds it.
@@ -535,7 +535,7 @@ PLANTS: dict[Patch, int] = {
     flush_no_names: 77,
     begin_no_epoch: 10,
     look_at_no_crc: 2,
-    compare_half_of_the_overlap: 627,
+    compare_half_of_the_overlap: 191,
     truncate_without_fsync: 4,
     end_waits_one_byte_early: 315,
     invert_a_deadline: 10,
@@ -549,7 +549,7 @@ PLANTS: dict[Patch, int] = {
     shorten_files_to_zero_them: 20,
     ask_for_more_than_is_flushed: 5,
     believe_the_page_cache: 2,
-    keep_units_of_lost_records: 24,
+    keep_units_of_lost_records: 16,
     leave_the_index_uncut: 83,
     repair_with_unproved_bytes: 326,
     vouch_for_unflushed_queues: 77,
