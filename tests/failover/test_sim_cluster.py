@@ -21,7 +21,8 @@ from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.cluster import PREFIX, Ambush, Cluster
 from rmqha.testing.sim.clusternodes import ClusterNode
 from rmqha.testing.sim.coordinator import COORDINATOR
-from rmqha.testing.sim.simulation import Config, Kind, SlaveConfig
+from rmqha.testing.sim.kinds import Kind
+from rmqha.testing.sim.simulation import Config, SlaveConfig
 from rmqha.testing.sim.violation import Violation
 from tests.testing.planted import (
     Patch,

@@ -36,7 +36,6 @@ NOT_YET_FEW_ARGUMENTS: Set[str] = set()
 NOT_YET_SHORT = {
     "rmqha/store/derived/dispatch.py: Dispatcher",
     "rmqha/store/messagestore.py: MessageStore",
-    "rmqha/testing/sim/simulation.py: Simulation",
 }
 NOT_YET_PHASES: Set[str] = set()
 """Modules that ask ``hasattr(self, …)`` which phase an object is in: a type or an Enum says that."""
