@@ -53,6 +53,4 @@ def mark_path(root: Path) -> Path:
 
 def remove_mark(root: Path, disk: Disk = DISK) -> None:
     """All is built, and on the disk. Raises OSError."""
-    if disk.exists(mark_path(root)):
-        disk.remove(mark_path(root))
-        disk.sync_folder(root / NODE_FOLDER)
+    disk.remove_durably(mark_path(root))
