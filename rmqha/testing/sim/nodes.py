@@ -201,9 +201,11 @@ class SimHost:
         self.process = process
         self.clock = process.clock
         self.disk = node.disk
-        self.now_ms = node.world.now_ms
         self.opened: SimOpenNode | None = None
         self._was_open = False
+
+    def now_ms(self) -> int:
+        return self.node.world.now_ms()
 
     def run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         """The first opening of the store takes no time, unless the log is repaired."""
@@ -247,7 +249,9 @@ class SimHost:
             node = self.node
             node.say(f"is opened by force: {error}")
             node.world.not_repaired(node)
-            return MessageStore(node.settings, may_cut=MayCut.ANYTHING, disk=node.disk, now_ms=node.world.now_ms)
+            return MessageStore(
+                node.settings, may_cut=MayCut.ANYTHING, disk=node.disk, wall=WallClockOfWorld(node.world)
+            )
 
     async def run(self, store: MessageStore) -> SimOpenNode:
         self._was_open = True
@@ -594,7 +598,7 @@ class SimSlave(SimNode):
         examined = examine_store(settings, disk=disk)
         if examined.damage is not None:  # the new master does not have these bytes: rmqha recover goes on without them
             self.say(f"rmqha recover: {LogDamaged(settings.store_path_root_dir, examined.damage)}")
-            MessageStore(settings, may_cut=MayCut.ANYTHING, disk=disk, now_ms=self.world.now_ms).close_now()
+            MessageStore(settings, may_cut=MayCut.ANYTHING, disk=disk, wall=WallClockOfWorld(self.world)).close_now()
             examined = examine_store(settings, disk=disk)
         log = open_log(settings, owned=False, disk=disk)
         endpoint = self.world.network.endpoint(process, self.master_name)
