@@ -245,7 +245,7 @@ MUTANTS = (
         S + "storeputs.py",
         "            self.waits.give_up_replicas()\n",
         "            pass\n",
-        ("tests/store/test_putwaits.py", "tests/store/test_messagestore.py", "tests/node", "cluster"),
+        ("tests/store/test_put.py", "cluster"),
     ),
     Mutant(
         "a store that ends takes puts",
