@@ -252,7 +252,7 @@ MUTANTS = (
         S + "storeputs.py",
         "            self.phase = PutPhase.NONE\n        if self.waits",
         "            self.phase = PutPhase.TAKEN\n        if self.waits",
-        ("tests/store", "cluster"),
+        ("tests/store/test_put.py", "cluster"),
     ),
     Mutant(
         "a segment has no room for its blank",
