@@ -17,7 +17,7 @@ from twisted.python.threadpool import ThreadPool
 from zope.interface import implementer
 
 from rmqha.coordination.address import Login, read_login
-from rmqha.coordination.witness.calls import Calls, Logins
+from rmqha.coordination.witness.calls import Logins, WitnessCalls
 from rmqha.coordination.witness.http import IPeers, WitnessFactory
 from rmqha.coordination.witness.journal import JournalError, JournalInUse
 from rmqha.coordination.witness.service import WitnessService
@@ -254,7 +254,7 @@ class Witness:
         self._service = service
         self._clock = clock
         self._logins = Logins(plan.read_login())
-        self.factory = WitnessFactory(Calls(service, self._logins), clock, plan.peers(clock))
+        self.factory = WitnessFactory(WitnessCalls(service, self._logins), clock, plan.peers(clock))
 
     def status_line(self) -> str:
         """How the witness is, in a few words."""

@@ -423,7 +423,8 @@ class PluginTests(SynchronousTestCase):
 
     @pytest.mark.process
     def test_plugin_and_options_install_no_reactor_and_import_what_all_nodes_need(self) -> None:
-        dear = ("twisted.internet.reactor", "rmqha.web", "rich", "importlib.metadata", "treq")
+        pages = ("rmqha.web.nodeweb", "rmqha.web.server", "rmqha.web.page")  # rmqha.web.interfaces costs nothing
+        dear = ("twisted.internet.reactor", *pages, "rich", "importlib.metadata", "treq")
         for module in ("twisted.plugins.rmqha_plugin", "rmqha.tap", "rmqha.cli"):
             with self.subTest(module):
                 code = f"import sys, {module}; sys.exit(', '.join(sys.modules.keys() & set({dear})) or None)"

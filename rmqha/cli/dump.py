@@ -16,7 +16,7 @@ import click
 from rmqha.cli.shared import JSON, STORE, blank_line, print_json, record_line
 from rmqha.cli.stores import open_store
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.kit.progress import progress
+from rmqha.kit.showing import progress
 from rmqha.kit.times import parse_time
 from rmqha.store.derived.queuetable import open_queues
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of

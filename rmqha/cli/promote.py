@@ -19,7 +19,7 @@ from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.endpoints import ClientTLS
-from rmqha.ops.control import NoNode, OrderRefused, give_order
+from rmqha.ops.control import NoNodeListens, OrderRefused, give_order
 from rmqha.remoting.asking import ask_config, ask_runtime_info
 from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.epochs import note_name_servers
@@ -149,7 +149,7 @@ def _ordered(
         return run_reactor(reactor, give)
     except OrderRefused as refused:
         raise Trouble(refused.code, f"{where} is not promoted: {refused}") from refused
-    except NoNode as error:
+    except NoNodeListens as error:
         raise Trouble(ExitCode.IN_USE, f"{where} is not promoted: {error}") from error
 
 

@@ -121,7 +121,7 @@ def query(
         raise Trouble(ExitCode.USAGE, "--since, --until and --scan go with --key")
     period = ALWAYS if since is None and until is None else Period(since or 0, MAX_TIME if until is None else until)
     question = Question(key, msg_id, time, offset, topic, period, most, scan)
-    printed = Printed(as_json)
+    printed = PrintedMatches(as_json)
     if store is not None:
         problems = _in_store(store, question, conf, sets, printed)
     else:
@@ -132,7 +132,7 @@ def query(
         raise Trouble(ExitCode.CANNOT_CONNECT if store is None else ExitCode.CORRUPT, "; ".join(problems))
 
 
-class Printed:
+class PrintedMatches:
     """Prints messages, and counts them."""
 
     def __init__(self, as_json: bool) -> None:
@@ -144,7 +144,9 @@ class Printed:
         say(record_line(record.physical_offset, record, self._as_json))
 
 
-def _in_store(path: Path, asked: Question, conf: Path | None, sets: tuple[str, ...], printed: Printed) -> list[str]:
+def _in_store(
+    path: Path, asked: Question, conf: Path | None, sets: tuple[str, ...], printed: PrintedMatches
+) -> list[str]:
     settings = settings_of(path, conf, sets)
     with open_store(path, settings) as store:
         lookup = Lookup(store, settings)
@@ -192,7 +194,7 @@ def _by_id(lookup: Lookup, asked: Question, msg_id: str, bar: OffsetBar) -> Iter
     return _by_key(lookup, asked, msg_id, bar)
 
 
-def _on_brokers(asked: Question, way: dict[str, Any], printed: Printed) -> list[str]:
+def _on_brokers(asked: Question, way: dict[str, Any], printed: PrintedMatches) -> list[str]:
     reactor = the_reactor()
     client = make_client(reactor, way)
     brokers = Brokers(client, split_addresses(way["namesrv"] or ""), way["broker"])

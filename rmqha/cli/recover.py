@@ -10,7 +10,7 @@ import click
 
 from rmqha.cli.shared import JSON, STORE, print_json
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.kit.progress import progress
+from rmqha.kit.showing import progress
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.rebuild import Rebuilt, rebuild_in_place
 from rmqha.store.errors import StoreInUse

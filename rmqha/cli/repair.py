@@ -16,7 +16,8 @@ from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
 from rmqha.cli.stores import open_store
 from rmqha.ha.slave.repair import SourceUnreachable, fetch
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.kit.progress import OffsetBar, PartBar, progress
+from rmqha.kit.progress import OffsetBar, PartBar
+from rmqha.kit.showing import progress
 from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.settings.settings import BrokerRole, Settings

@@ -178,7 +178,7 @@ def replay(source: Path, conf: Path | None, sets: tuple[str, ...], as_json: bool
     wanted = wanted_of(**choice)
     options = {name: given.pop(name) for name in Sending.__dataclass_fields__ if name != "source_id"}
     sending = Sending(**options, source_id=_source_id(source))
-    kind = Archived if (source / "_manifest").is_dir() else Log
+    kind = ArchiveSource if (source / "_manifest").is_dir() else Log
     reading: ISource = kind(source, wanted, conf, sets)
     if sending.where is not None:
         reading = _filtered(reading, sending.where)
@@ -255,7 +255,7 @@ class Log:
 
 
 @implementer(ISource)
-class Archived(Log):
+class ArchiveSource(Log):
     """An archive."""
 
     def messages(self) -> Iterator[Stored | None]:

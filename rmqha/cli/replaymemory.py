@@ -217,7 +217,7 @@ class MessageBar:
         self._bar.stop()
 
     def show(self, done: int) -> None:
-        """So many messages are done."""
+        """This many messages are done."""
         self._bar.update(self._task, completed=done)
 
 

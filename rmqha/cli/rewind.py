@@ -16,7 +16,7 @@ from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
-from rmqha.kit.progress import progress
+from rmqha.kit.showing import progress
 from rmqha.kit.times import iso_time
 from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.endpoints import ClientTLS

@@ -9,7 +9,8 @@ import click
 import orjson
 
 from rmqha.kit.printing import printable_json
-from rmqha.kit.progress import OffsetBar, progress
+from rmqha.kit.progress import OffsetBar
+from rmqha.kit.showing import progress
 from rmqha.kit.times import iso_time, parse_time
 from rmqha.wire.layout import BLANK_MAGIC_CODE
 from rmqha.wire.record import Blank, Record, record_as_json

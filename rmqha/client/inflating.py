@@ -24,7 +24,7 @@ def inflated(body: bytes, sys_flag: int, max_bytes: int) -> bytes:
 
 
 def _inflated(body: bytes, kind: int, max_bytes: int) -> tuple[bytes, bool]:
-    """At most so many bytes, and whether the body has ended there. Raises InflateError, ImportError."""
+    """At most this many bytes, and whether the body has ended there. Raises InflateError, ImportError."""
     if kind in ZLIB_COMPRESSION_TYPES:
         return _zlib(body, max_bytes)
     if kind == LZ4_COMPRESSION_TYPE:

@@ -58,7 +58,7 @@ MAX_ROUTES = 1000
 """How many routes are kept. The one that was asked for the longest ago is forgotten first."""
 
 
-class IWays(Interface):
+class IBrokerWays(Interface):
     """How a client finds brokers and reaches them."""
 
     async def find_route(client: "MQClient", topic: str) -> TopicRoute | None:
@@ -100,7 +100,7 @@ class MQClient:
 
     _log = Logger()
 
-    def __init__(self, ways: IWays, clock: IReactorTime) -> None:
+    def __init__(self, ways: IBrokerWays, clock: IReactorTime) -> None:
         self.clock = clock
         self.client_id = make_client_id()
         self.processors: dict[int, Processor] = {}
@@ -335,7 +335,7 @@ class MQClient:
         return deferLater(self.clock, 0, disconnect).addCallback(lambda _: None)
 
 
-@implementer(IWays)
+@implementer(IBrokerWays)
 class NameServers:
     """Finds routes at name servers: at one until it fails, then at the next. ``secure`` uses TLS for the brokers."""
 
@@ -345,7 +345,7 @@ class NameServers:
         self._secure = secure
 
     def endpoint(self, address: str) -> IStreamClientEndpoint:
-        """See ``IWays``."""
+        """See ``IBrokerWays``."""
         over_tls = self._secure and address not in self._addresses
         return self._connector.endpoint(f"tls:{address}" if over_tls else address)
 
@@ -381,7 +381,7 @@ class NameServers:
         return True
 
 
-@implementer(IWays)
+@implementer(IBrokerWays)
 class OneBroker:
     """Routes that lead to one broker, which is asked for each topic. One of 4.9 only lists all its topics."""
 
@@ -390,11 +390,11 @@ class OneBroker:
         self._connector = connector
 
     def endpoint(self, address: str) -> IStreamClientEndpoint:
-        """See ``IWays``."""
+        """See ``IBrokerWays``."""
         return self._connector.endpoint(address)
 
     async def has_master(self, client: MQClient) -> bool:
-        """Whoever answers for a broker is taken for its master."""
+        """Always true: a broker that answers is taken for a master."""
         return True
 
     async def find_route(self, client: MQClient, topic: str) -> TopicRoute | None:

@@ -8,8 +8,9 @@ In reading order:
 - ``collecting``: the collector of cycles, while modules are imported.
 - ``interrupts``: Ctrl-C while modules are imported.
 - ``printing``: escapes text that others chose, for terminals and log files.
+- ``progress``: what shows how far a long work has come.
 - ``bar``: a bar on the terminal.
-- ``progress``: shows how far a long work has come: a bar or lines.
+- ``showing``: shows it on stderr, as a bar or as lines.
 - ``histogram``: durations, counted in classes.
 - ``steps``: long work that is done in steps.
 - ``services``: Twisted services that stop in order, and periodic calls that survive errors.

@@ -1,14 +1,10 @@
-"""Shows on stderr how far a long work has come: a bar on a terminal, else a line every ten seconds."""
+"""What shows how far a long work has come: lines, parts of a bar, or nothing."""
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import Enum
 
 from zope.interface import Interface, implementer
-
-from rmqha.kit.printing import printable
 
 LINE_SECONDS = 10.0
 MIB = 1 << 20
@@ -25,7 +21,7 @@ class IBar(Interface):
     """Shows how far something is."""
 
     def show(done: int, total: int | None = None, title: str | None = None) -> None:
-        """So much is done, of so much if that is known. A ``title`` replaces the title from then on.
+        """``done`` is done, of ``total`` if that is known. A ``title`` replaces the title from then on.
 
         It may be called very often.
         """
@@ -96,25 +92,6 @@ def _duration(seconds: float) -> str:
     if whole < 60:
         return f"{whole} s"
     return f"{whole // 60} min" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-@contextmanager
-def progress(title: str, unit: Unit = Unit.BYTES, shown: bool = True) -> Iterator[IBar]:
-    """Show progress on stderr. It yields what to tell each place reached; not ``shown``, it shows nothing."""
-    if not shown:
-        yield NO_BAR
-        return
-    if not sys.stderr.isatty():
-        yield Lines(title, unit, _say)
-        return
-    from rmqha.kit.bar import bar_on_terminal  # what draws it takes longer to import than most commands to work
-
-    with bar_on_terminal(title, unit is Unit.BYTES) as bar:
-        yield Lines(title, unit, _say) if bar is None else bar
-
-
-def _say(line: str) -> None:
-    print(printable(line), file=sys.stderr, flush=True)
 
 
 class OffsetBar:

@@ -19,7 +19,7 @@ from zope.interface import Attribute, Interface, implementer
 from rmqha.broker.brokerservice import FIRST_SLAVE_ID
 from rmqha.failover.agent import FailoverAgent
 from rmqha.failover.facts import facts_of
-from rmqha.failover.keys import Member as MemberKey
+from rmqha.failover.keys import Member
 from rmqha.failover.knownfile import note_flushed, read_known, write_known
 from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, NodeFailed, Promise
 from rmqha.ha.master.leadership import Leadership
@@ -62,7 +62,7 @@ class IMemberHost(Interface):
     def read_boot() -> Deferred[str]:
         """What tells this boot of the machine from others. Fails with OSError."""
 
-    def make_agent(member: "Member") -> FailoverAgent:
+    def make_agent(member: "MemberNode") -> FailoverAgent:
         """The agent that decides for this member."""
 
     def addresses() -> Addresses:
@@ -83,7 +83,7 @@ def as_follower(settings: Settings, broker_id: int = 0, master: str = "") -> Set
 
 
 @implementer(INode, IClusterMember)
-class Member:
+class MemberNode:
     """What the agent asks (``INode``), done by a ``RoleChanger``."""
 
     _log = Logger()
@@ -310,7 +310,7 @@ class Member:
         node = self.core.open_node
         return None if node is None or node.serving is None else node.serving.members
 
-    async def ask_promise(self, member: MemberKey, promise: Promise) -> bool | None:
+    async def ask_promise(self, member: Member, promise: Promise) -> bool | None:
         try:
             return await self._surroundings.ask_promise(member.remoting, promise)
         except Exception as error:  # of any kind: without an answer there is no promise

@@ -14,7 +14,7 @@ from rmqha.failover.member import Identity, Promise
 from rmqha.net.endpoints import host_and_port
 from rmqha.node.interfaces import IHost
 from rmqha.node.leaderendpoint import LeaderEndpoint
-from rmqha.node.member import Addresses, IMemberHost, Member
+from rmqha.node.member import Addresses, IMemberHost, MemberNode
 from rmqha.node.opennode import OpenNode
 from rmqha.node.plan import FailoverPlan, NodePlan
 from rmqha.node.promising import ask_for_promise
@@ -42,7 +42,7 @@ class MemberProcess:
         self._plan = plan
         self._failover = failover
         self._host = host
-        self._member: Member | None = None
+        self._member: MemberNode | None = None
         name = self._name(plan.settings.listen_port)
         self.leader = LeaderEndpoint(failover.coordinator, plan.settings, name, plan.connect)
 
@@ -53,7 +53,7 @@ class MemberProcess:
     def read_boot(self) -> Deferred[str]:
         return self._host.run_in_thread(boot_id)
 
-    def make_agent(self, member: Member) -> FailoverAgent:
+    def make_agent(self, member: MemberNode) -> FailoverAgent:
         self._member = member
         failover, settings = self._failover, self._plan.settings
         broker = self._open_node.broker
@@ -103,6 +103,6 @@ class MemberProcess:
         return Deferred.fromCoroutine(asking)
 
 
-def make_member(plan: NodePlan, failover: FailoverPlan, host: IHost) -> Member:
+def make_member(plan: NodePlan, failover: FailoverPlan, host: IHost) -> MemberNode:
     """A member of the failover cluster of the plan's broker."""
-    return Member(plan, host, MemberProcess(plan, failover, host))
+    return MemberNode(plan, host, MemberProcess(plan, failover, host))

@@ -44,7 +44,7 @@ from rmqha.store.popinflight import popped_in_words
 from rmqha.web.interfaces import IShownNode
 
 if TYPE_CHECKING:  # a node without failover starts quicker
-    from rmqha.node.member import Member
+    from rmqha.node.member import MemberNode
 
 
 @implementer(IHost, IProcess, IShownNode)
@@ -67,7 +67,7 @@ class Node(ProcessService):
         self._finding_fork: Deferred[Fork] | None = None
         self._promotion_warning: str | None = None
         self._control = ControlService(plan.settings.store_path_root_dir, {"promote": self._promote}, reactor)
-        self._member: Member | None = None
+        self._member: MemberNode | None = None
         if failover is None:
             self.core = RoleChanger(plan, self)
         else:

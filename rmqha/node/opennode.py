@@ -162,7 +162,7 @@ class OpenNode:
         return serving
 
     def _listens(self, name: str, port: int) -> None:
-        """Name servers are told of a port once it listens."""
+        """Name servers learn of a port once it listens."""
         if self.broker is not None and name == "ha":
             self.broker.addresses.ha_listening(port)
         elif self.broker is not None and name == "remoting":

@@ -49,7 +49,7 @@ class OrderRefused(Exception):
         self.code = code
 
 
-class NoNode(Exception):
+class NoNodeListens(Exception):
     """No node of ours takes orders for the store."""
 
 
@@ -173,13 +173,13 @@ class _Asking(LineOnlyReceiver):
     def _fail(self, reason: str) -> None:
         if not self._answered:
             self._answered = True
-            self.answer.errback(NoNode(reason))
+            self.answer.errback(NoNodeListens(reason))
 
 
 async def give_order(store: Path, order: Mapping[str, Any], reactor: Any) -> dict[str, Any]:
     """Let the node that runs on ``store`` carry out an order; gives what it did.
 
-    Raises OrderRefused, and NoNode if none listens.
+    Raises OrderRefused, and NoNodeListens if none listens.
     """
     try:
         asking = _Asking(order, os.stat(store / LOCK_FILE).st_uid)
@@ -188,7 +188,7 @@ async def give_order(store: Path, order: Mapping[str, Any], reactor: Any) -> dic
     except CancelledError:
         raise
     except Exception as error:  # of any kind: no node listens
-        raise NoNode(
+        raise NoNodeListens(
             f"the process that has {store} open takes no orders ({error or type(error).__name__}): a node in a "
             "container takes them there"
         ) from error

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable_json
-from rmqha.kit.progress import IBar, OffsetBar, Unit, progress
+from rmqha.kit.progress import IBar, OffsetBar, Unit
+from rmqha.kit.showing import progress
 from rmqha.kit.times import iso_time, parse_time
 from rmqha.pipeline.sparkerrors import in_one_line, is_of_spark
 from rmqha.settings.confkeys import with_nearest

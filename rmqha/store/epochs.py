@@ -100,10 +100,7 @@ def note_name_servers(store: Path, addresses: Sequence[str], disk: Disk = DISK) 
 
 def forget_promotion(store: Path, disk: Disk = DISK) -> None:
     """The store is a slave's again. Raises OSError."""
-    path = promoted_path(store)
-    if disk.exists(path):
-        disk.remove(path)
-        disk.sync_folder(path.parent)
+    disk.remove_durably(promoted_path(store))
 
 
 def _load(path: Path, disk: Disk) -> Any:

@@ -147,7 +147,7 @@ def set_back_timers(
     """
     queue = None if point is None else queue_of(TIMER_TOPIC, TIMER_QUEUE_ID)
     if point is None or queue is None:
-        disk.remove(config / CHECK_POINT_FILE, missing_ok=True)
+        disk.remove_durably(config / CHECK_POINT_FILE)  # before the log is cut
         return
     end = queue.end_before(cut.start)
     dues = [due for message in cut.messages() if message.topic != TIMER_TOPIC and (due := due_ms(message)) is not None]

@@ -34,8 +34,8 @@ def write_small(path: Path, content: object, disk: Disk = DISK) -> None:
 
 
 def write_or_remove(path: Path, content: object, disk: Disk = DISK) -> None:
-    """As ``write_small``. Without content there is no file. Raises OSError."""
+    """As ``write_small``. Without content there is durably no file. Raises OSError."""
     if content:
         write_small(path, content, disk)
     else:
-        disk.remove(path, missing_ok=True)
+        disk.remove_durably(path)

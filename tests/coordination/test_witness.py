@@ -19,7 +19,7 @@ from rmqha.coordination.address import Login
 from rmqha.coordination.interface import Change, CoordinatorRefused, CoordinatorUnavailable, LeaseGone, Put
 from rmqha.coordination.state import End, KeysAndLeases, Write
 from rmqha.coordination.witness import http, service, shares
-from rmqha.coordination.witness.calls import MAX_TOKENS, CallRefused, Calls, Logins
+from rmqha.coordination.witness.calls import MAX_TOKENS, CallRefused, Logins, WitnessCalls
 from rmqha.coordination.witness.http import WitnessFactory
 from rmqha.coordination.witness.service import Commit, WitnessService
 from tests.coordination.peers import PeersDouble
@@ -350,7 +350,7 @@ class PortTests(Case):
         super().setUp()
         self.logins = Logins(None)
         self.peers = PeersDouble()
-        self.factory = WitnessFactory(Calls(self.witness, self.logins), self.clock, self.peers)
+        self.factory = WitnessFactory(WitnessCalls(self.witness, self.logins), self.clock, self.peers)
 
     def connect(self) -> tuple[Any, StringTransport]:
         channel = self.factory.buildProtocol(None)

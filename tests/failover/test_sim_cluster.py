@@ -16,12 +16,13 @@ from rmqha.failover.step import reading, trying
 from rmqha.failover.step.syncset import SyncSetKeeper
 from rmqha.failover.step.work import Procedure, Work
 from rmqha.ha.master.leadership import Leadership
-from rmqha.node.member import Member
+from rmqha.node.member import MemberNode
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.cluster import PREFIX, Ambush, Cluster
 from rmqha.testing.sim.clusternodes import ClusterNode
 from rmqha.testing.sim.coordinator import COORDINATOR
-from rmqha.testing.sim.simulation import Config, Kind, SlaveConfig
+from rmqha.testing.sim.kinds import Kind
+from rmqha.testing.sim.simulation import Config, SlaveConfig
 from rmqha.testing.sim.violation import Violation
 from tests.testing.planted import (
     Patch,
@@ -191,17 +192,17 @@ def test_a_node_frozen_while_it_becomes_the_leader_leads_no_more_when_it_goes_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another one leads meanwhile, and has a message that the frozen one does not have (seed 9553)."""
-    lead = Member.lead
+    lead = MemberNode.lead
     frozen: list[str] = []
 
-    async def frozen_at_first(member: Member, leadership: Leadership, cause: str) -> int:
+    async def frozen_at_first(member: MemberNode, leadership: Leadership, cause: str) -> int:
         if not frozen:
             frozen.extend(node.name for node in cluster.members if node.member is member)
             cluster.freeze(frozen[0])
         return await lead(member, leadership, cause)
 
     with running(slaves=2) as cluster:
-        monkeypatch.setattr(Member, "lead", frozen_at_first)
+        monkeypatch.setattr(MemberNode, "lead", frozen_at_first)
         cluster.kill("master")
         leader = wait_for_leader(cluster, "slave-1", "slave-2")
         assert [leader.name, *frozen] in (["slave-1", "slave-2"], ["slave-2", "slave-1"])
@@ -215,10 +216,10 @@ def test_a_node_that_wins_and_then_hears_nothing_from_the_coordinator_leads_late
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its renewals are answered again, so nobody else could ever lead (seed 22050)."""
-    write_known = Member.write_known
+    write_known = MemberNode.write_known
     deaf: list[str] = []
 
-    async def deaf_at_first(member: Member, known: Known) -> None:
+    async def deaf_at_first(member: MemberNode, known: Known) -> None:
         await write_known(member, known)
         agent = member.agent
         if agent is not None and agent.state is FailoverState.PROMOTING and not deaf:
@@ -228,7 +229,7 @@ def test_a_node_that_wins_and_then_hears_nothing_from_the_coordinator_leads_late
                 cluster.block(COORDINATOR, name)
 
     with running() as cluster:
-        monkeypatch.setattr(Member, "write_known", deaf_at_first)
+        monkeypatch.setattr(MemberNode, "write_known", deaf_at_first)
         cluster.kill("master")
         assert cluster.wait(lambda: bool(deaf), SECONDS), cluster.standing()
         cluster.wait(lambda: False, 4.0)
@@ -423,11 +424,11 @@ def test_if_no_disk_has_a_byte_left_the_nodes_run_on_and_lead_when_there_is_room
 def test_a_log_is_not_set_aside_by_an_order_while_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """The order waits for room, or until it is withdrawn."""
 
-    async def refuse(_: Member) -> None:
+    async def refuse(_: MemberNode) -> None:
         raise DiskFull("4096 bytes free")
 
     with running() as cluster:
-        monkeypatch.setattr(Member, "check_room", refuse)
+        monkeypatch.setattr(MemberNode, "check_room", refuse)
         cluster.order(Order.REINIT, "slave-1")
         assert cluster.wait(lambda: "4096 bytes free" in cluster.view().members["slave-1"].reason, SECONDS)
         assert cluster.view().request is not None
@@ -476,10 +477,10 @@ def test_if_no_other_member_may_lead_it_leads_when_there_is_room() -> None:
 @pytest.mark.parametrize("when", ["write_known", "lead"])
 def test_a_disk_that_fills_while_a_member_becomes_the_leader(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     """It gives the lead back at once, and another member leads without waiting for ``failover_pause``."""
-    before = getattr(Member, when)
+    before = getattr(MemberNode, when)
     filled: list[ClusterNode] = []
 
-    async def fill(member: Member, *more: Any) -> Any:
+    async def fill(member: MemberNode, *more: Any) -> Any:
         agent = member.agent
         if not filled and agent is not None and agent.state is FailoverState.PROMOTING:
             filled.extend(node for node in cluster.members if node.member is member)
@@ -488,7 +489,7 @@ def test_a_disk_that_fills_while_a_member_becomes_the_leader(monkeypatch: pytest
 
     with running(slaves=2) as cluster:
         set_config(cluster, LONG_PAUSE)
-        monkeypatch.setattr(Member, when, fill)
+        monkeypatch.setattr(MemberNode, when, fill)
         cluster.kill("master")
         assert cluster.wait(lambda: bool(filled), SECONDS), cluster.standing()
         at = cluster.clock.seconds()

@@ -53,7 +53,7 @@ from rmqha.failover.step.rights import move
 from rmqha.failover.step.step import AgentPhase, AgentState, first_state, step
 from rmqha.failover.step.work import Procedure, Work, transact
 from rmqha.failover.view import ClusterView
-from rmqha.node.member import Member as MemberNode
+from rmqha.node.member import MemberNode
 from rmqha.testing.coordinator import MemoryStore
 from rmqha.testing.sim.walk import Story, run_seed
 from tests import examples

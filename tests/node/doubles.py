@@ -18,7 +18,7 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.node.core import RoleChanger
 from rmqha.node.interfaces import IHost, IMachine, IOpenNode, IProcess
-from rmqha.node.member import Addresses, IMemberHost, Member
+from rmqha.node.member import Addresses, IMemberHost, MemberNode
 from rmqha.node.plan import IClusterMember, NodePlan
 from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.mappedfile import DISK, Disk
@@ -181,7 +181,7 @@ class MemberHostDouble:
     def read_boot(self) -> Deferred[str]:
         return succeed("boot-1")
 
-    def make_agent(self, member: Member) -> FailoverAgent:
+    def make_agent(self, member: MemberNode) -> FailoverAgent:
         return cast(FailoverAgent, Service())
 
     def addresses(self) -> Addresses:

@@ -14,7 +14,7 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.node.core import Phase, RoleChanger
 from rmqha.node.interfaces import IHost, IMachine, IOpenNode, IProcess
 from rmqha.node.masterendpoints import MasterEndpoints
-from rmqha.node.member import IMemberHost, Member
+from rmqha.node.member import IMemberHost, MemberNode
 from rmqha.node.memberprocess import MemberProcess
 from rmqha.node.node import Node
 from rmqha.node.opennode import OpenNode
@@ -164,7 +164,7 @@ class InterfaceTests(SynchronousTestCase):
         verifyObject(IMemberHost, MemberProcess(NodePlan(make_settings({})), plan, HostDouble()))
 
     def test_a_member_does_what_its_agent_and_its_node_ask(self) -> None:
-        member = Member(NodePlan(make_settings({})), HostDouble(), MemberHostDouble())
+        member = MemberNode(NodePlan(make_settings({})), HostDouble(), MemberHostDouble())
         verifyObject(INode, member)
         verifyObject(IClusterMember, member)
 

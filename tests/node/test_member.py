@@ -23,7 +23,7 @@ from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.node import member
 from rmqha.node.core import Phase
-from rmqha.node.member import Member
+from rmqha.node.member import MemberNode
 from rmqha.node.node import Node
 from rmqha.node.plan import FailoverPlan, NodePlan
 from rmqha.node.promotionorder import PromotionOrder
@@ -47,7 +47,7 @@ class MemberCase(SynchronousTestCase):
         (self.store / "rmqha").mkdir()
         self.host = HostDouble()
         self.settings = make_settings({"storePathRootDir": str(self.store), "mappedFileSizeCommitLog": "4096"})
-        self.member = Member(NodePlan(self.settings), self.host, MemberHostDouble())
+        self.member = MemberNode(NodePlan(self.settings), self.host, MemberHostDouble())
         self.core = self.host.core = self.member.core
 
     def use(self, asked: Awaitable[Any]) -> Any:

@@ -9,7 +9,7 @@ from twisted.internet import reactor as any_reactor
 
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops import control
-from rmqha.ops.control import ControlService, NoNode, OrderRefused, give_order
+from rmqha.ops.control import ControlService, NoNodeListens, OrderRefused, give_order
 from tests.inreactor import with_reactor
 
 pytestmark = pytest.mark.process
@@ -44,7 +44,7 @@ async def test_an_order_is_carried_out_refused_or_fails_and_the_socket_goes(tmp_
     finally:
         await service.stopService()
     assert sorted(path.name for path in store.iterdir()) == ["lock"]
-    with pytest.raises(NoNode):
+    with pytest.raises(NoNodeListens):
         await give_order(store, {"order": "greet"}, reactor)
 
 
@@ -57,7 +57,7 @@ async def test_another_users_process_gives_no_orders_and_is_not_believed(
     service.startService()
     try:
         monkeypatch.setattr(control, "_peer_of", lambda transport: 12345)
-        with pytest.raises(NoNode, match="another user's process"):
+        with pytest.raises(NoNodeListens, match="another user's process"):
             await give_order(tmp_path, {"order": "greet", "name": "Eve"}, reactor)
         monkeypatch.setattr(control._Asking, "connectionMade", lambda asking: asking.sendLine(b"{}"))
         with pytest.raises(OrderRefused, match="only the node's user"):

@@ -17,7 +17,7 @@ from rmqha.broker.brokerservice import BrokerService
 from rmqha.broker.hastatus import ha_status_processors
 from rmqha.broker.runtimeinfo import runtime_processors
 from rmqha.coordination.witness import http
-from rmqha.coordination.witness.calls import Calls, Logins
+from rmqha.coordination.witness.calls import Logins, WitnessCalls
 from rmqha.namesrv.nameserver import NameServerService
 from rmqha.node.promising import PromiseProcessor
 from rmqha.settings.settings import make_settings
@@ -88,7 +88,7 @@ def test_each_named_code_has_a_row_or_nobody_answers_it() -> None:
 
 
 def test_each_call_of_the_witness_has_a_row() -> None:
-    calls = Calls(cast(Any, None), Logins(cast(Any, None)))
+    calls = WitnessCalls(cast(Any, None), Logins(cast(Any, None)))
     check_rows(Surface.WITNESS, {http.LOGIN, http.WATCH, *calls.by_path})
 
 

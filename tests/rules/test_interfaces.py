@@ -21,7 +21,7 @@ from tests.rules.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 
-MOST_CALLABLES = 423
+MOST_CALLABLES = 250
 """Lines of the product that hand over bare functions. It only goes down; 220 is the goal."""
 MOST_ARGUMENTS = 6
 """Of a function or a constructor, without self and cls."""
@@ -32,23 +32,12 @@ PUBLIC_FACE: Set[str] = set()
 """What users of ``rmqha.client`` call by keywords, and which so may have more arguments."""
 MAY_TAKE_MORE = {"rmqha/wire/record.py: pack_record", "rmqha/store/put.py: _encode"}
 """The fields of a record, each of them where its bytes are made."""
-NOT_YET_FEW_ARGUMENTS = {
-    "rmqha/ha/slave/forkprobe.py: find_fork_with_master",
-    "rmqha/store/log/records.py: read_records",
-    "rmqha/store/offline/audit.py: audit",
-    "rmqha/store/offline/fork.py: find_fork",
-    "rmqha/store/offline/promote.py: _promotion",
-    "rmqha/web/namesrvweb.py: name_server_web",
-    "rmqha/web/nodeweb.py: node_web",
-}
+NOT_YET_FEW_ARGUMENTS: Set[str] = set()
 NOT_YET_SHORT = {
-    "rmqha/ha/slave/service.py: HASlaveService",
-    "rmqha/remoting/protocol.py: RemotingProtocol",
     "rmqha/store/derived/dispatch.py: Dispatcher",
     "rmqha/store/messagestore.py: MessageStore",
-    "rmqha/testing/sim/simulation.py: Simulation",
 }
-NOT_YET_PHASES = {"rmqha/store/messagestore.py"}
+NOT_YET_PHASES: Set[str] = set()
 """Modules that ask ``hasattr(self, …)`` which phase an object is in: a type or an Enum says that."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

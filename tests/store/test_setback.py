@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -15,10 +16,11 @@ from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, DelayOffset
 from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.prefix import CopyKind, copy_store, examine_source, plan_copy
 from rmqha.store.offline.rewind import rewind
-from rmqha.store.setback import CutEnd, set_back_delays
+from rmqha.store.setback import CutEnd, set_back_delays, set_back_timers
 from rmqha.store.tablesnapshots import read_tables, snapshot_offsets, write_snapshot
 from rmqha.store.timers import TimerCheckPoint
 from rmqha.testing.records import make_record
+from rmqha.testing.sim.disk import SimDisk
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.record import Record
 from rmqha.wire.timers import TIMER_TOPIC
@@ -69,6 +71,21 @@ class DelayTests(SynchronousTestCase):
         DelayOffsetTable({1: 0, 2: 1}).write(self.config)
         set_back_delays(self.config, CutEnd.of(self.log, 0))
         self.assertEqual(DelayOffsetTable.read(self.config).offset_table, {1: 0, 2: 0})
+
+
+class TimerTests(SynchronousTestCase):
+    def test_a_check_point_that_is_removed_does_not_come_back(self) -> None:
+        """The log is cut after that, and a broker would take messages that come then as delivered."""
+        log = CommitLog(new_folder(self), SEGMENT_BYTES)
+        self.addCleanup(log.close)
+        config = Path("/store") / CONFIG_FOLDER
+        for seed in range(20):
+            disk = SimDisk(Random(seed))
+            point = TimerCheckPoint(7, 0, 7, 7)
+            point.write(config, disk)
+            set_back_timers(config, point, CutEnd(log, 0, (), 0), lambda topic, queue_id: None, disk)
+            disk.lose_power()
+            self.assertIsNone(TimerCheckPoint.read(config, disk), seed)
 
 
 class WaysTests(SynchronousTestCase):

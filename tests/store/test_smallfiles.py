@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,6 +13,7 @@ from rmqha.store.keptsettings import kept_settings_path, read_kept_settings
 from rmqha.store.nodestate import NodeState, state_path
 from rmqha.store.restarts import read_restarts, restarts_path
 from rmqha.store.smallfiles import write_or_remove, write_small
+from rmqha.testing.sim.disk import SimDisk
 
 READERS: dict[Callable[[Path], Path], Callable[[Path], object]] = {
     state_path: NodeState.read,
@@ -43,3 +45,14 @@ def test_a_file_is_written_for_people_and_without_content_there_is_none(tmp_path
     assert path.read_text() == '{\n  "a": [\n    1\n  ]\n}\n'
     write_or_remove(path, {})
     assert not path.exists()
+
+
+def test_a_file_that_was_removed_does_not_come_back() -> None:
+    """Each note was obeyed, or its log is gone."""
+    path = Path("/store/some.json")
+    for seed in range(20):
+        disk = SimDisk(Random(seed))
+        write_small(path, {"a": [1]}, disk)
+        write_or_remove(path, {}, disk)
+        disk.lose_power()
+        assert not disk.exists(path), seed

@@ -18,8 +18,7 @@ from twisted.logger import globalLogBeginner
 
 from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.failover import eligible
-from rmqha.failover.keys import History
-from rmqha.failover.keys import Member as MemberKey
+from rmqha.failover.keys import History, Member
 from rmqha.failover.member import Known
 from rmqha.failover.step import reading, rights, syncset, trying, turns
 from rmqha.failover.step.syncset import Growth, LookAtMembers, SyncSetKeeper
@@ -34,7 +33,7 @@ from rmqha.ha.slave.protocol import HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, Replica
 from rmqha.node import core
 from rmqha.node.core import RoleChanger
-from rmqha.node.member import Member
+from rmqha.node.member import MemberNode
 from rmqha.settings.settings import Settings
 from rmqha.store import epochs, messagestore
 from rmqha.store.derived.consumequeue import ConsumeQueue
@@ -425,17 +424,17 @@ def note_no_epoch(patch: pytest.MonkeyPatch) -> None:
 def forget_the_newest_keys_at_a_restart(patch: pytest.MonkeyPatch) -> None:
     """Found once: a node that was restarted did not know any more how new the coordinator's keys must be."""
 
-    write_known = Member.write_known
+    write_known = MemberNode.write_known
 
-    def write_some(node: Member, known: Known) -> Awaitable[None]:
+    def write_some(node: MemberNode, known: Known) -> Awaitable[None]:
         return write_known(node, replace(known, history=History(), number=0))
 
-    patch.setattr(Member, "write_known", write_some)
+    patch.setattr(MemberNode, "write_known", write_some)
 
 
 def lead_although_another_one_knows_more(patch: pytest.MonkeyPatch) -> None:
     """Found once: a node that knew nothing newer led, and ended the doubt of one that did."""
-    patch.setattr(MemberKey, "doubts", False)
+    patch.setattr(Member, "doubts", False)
 
 
 def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
@@ -445,7 +444,7 @@ def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
 
 def believe_a_leader_that_lost_its_end(patch: pytest.MonkeyPatch) -> None:
     """A leader whose machine lost power takes its key again, whatever its log has lost."""
-    patch.setattr(MemberKey, "is_intact", lambda member, holder: True)
+    patch.setattr(Member, "is_intact", lambda member, holder: True)
     confirmed = eligible._lacks
     patch.setattr(eligible, "_lacks", lambda view, me: confirmed(replace(view, status=None), me))
 
@@ -476,7 +475,7 @@ def acknowledge_after_candidacy(patch: pytest.MonkeyPatch) -> None:
     told: dict[Path, int] = {}
     promote_store = RoleChanger._promote_store
 
-    async def say_the_end(member: Member) -> int:
+    async def say_the_end(member: MemberNode) -> int:
         assert member.core.open_node is not None
         store = member.core.open_node.store
         told[store.root] = store.commit_log.verified_offset
@@ -489,7 +488,7 @@ def acknowledge_after_candidacy(patch: pytest.MonkeyPatch) -> None:
             store.cut_back(told[store.root])
         return await promote_store(changer, *more)
 
-    patch.setattr(Member, "stop_following", say_the_end)
+    patch.setattr(MemberNode, "stop_following", say_the_end)
     patch.setattr(RoleChanger, "_promote_store", promote_what_was_told)
 
 

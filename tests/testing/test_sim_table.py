@@ -247,6 +247,6 @@ class NetworkTests(ScenarioTestCase):
     def test_garbage_in_front_of_frames_is_refused(self) -> None:
         """N12: a proxy that adds a banner."""
         simulation = self.simulate(connect=False)
-        simulation.impersonate(simulation.network.attempts[0], b"220 mail.example.com ESMTP\r\n")
+        simulation.strangers.impersonate(simulation.network.attempts[0], b"220 mail.example.com ESMTP\r\n")
         simulation.converge()
         self.assertTrue(any("who is not master" in line for line in simulation.trace))

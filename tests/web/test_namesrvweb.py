@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.coordination.interface import Put
 from rmqha.coordination.state import Write
-from rmqha.coordination.witness.calls import Calls, Logins
+from rmqha.coordination.witness.calls import Logins, WitnessCalls
 from rmqha.coordination.witness.http import WitnessFactory
 from rmqha.coordination.witness.service import WitnessService
 from rmqha.failover.keys import Leader, encode
@@ -90,7 +90,7 @@ class ClusterPageTests(SynchronousTestCase):
         self.assertNotIn("Witness", Outline(self.get("/").body).words)
         service = WitnessService(self.clock, new_folder(self) / "witness", lambda work: execute(work))
         self.addCleanup(service.stopService)
-        self.serve(WitnessFactory(Calls(service, Logins(None)), self.clock, PeersDouble(network="")))
+        self.serve(WitnessFactory(WitnessCalls(service, Logins(None)), self.clock, PeersDouble(network="")))
         self.assertIn("No failover cluster", Outline(self.get("/").body).words)
         leader = encode(Leader("a", "s", 7))
         keys = {"/rmqha/C/b/leader": leader, "/rmqha/C/b/members/a": b"{}", "/rmqha/C/b/members/b": b"{}"}

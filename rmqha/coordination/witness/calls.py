@@ -225,7 +225,7 @@ class Logins:
             self._tokens.move_to_end(token)
 
 
-class Calls:
+class WitnessCalls:
     """Answers the calls by their paths."""
 
     def __init__(self, service: WitnessService, logins: Logins) -> None:

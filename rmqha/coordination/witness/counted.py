@@ -20,7 +20,7 @@ MAY_NOT_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class AnsweredUpTo:
     """Entries up to ``number`` of this cluster were answered."""
 
     cluster_id: int
@@ -51,7 +51,7 @@ class CountedFile:
         found = [data for path in (beside, within) if path.exists() and (data := path.read_bytes())]
         self.is_there = bool(found)
         """Whether an earlier process has counted."""
-        self.read = [Counted.decode(data) for data in found]
+        self.read = [AnsweredUpTo.decode(data) for data in found]
         """What it has noted; None for a file that cannot be read."""
         self._other: Path | None = within
         """A file that is of no use as soon as ours is written."""
@@ -62,7 +62,7 @@ class CountedFile:
                 raise
             self._fd, self._other = _open(within), beside
 
-    def write(self, counted: Counted) -> None:
+    def write(self, counted: AnsweredUpTo) -> None:
         """Note it durably. Raises OSError."""
         os.pwrite(self._fd, counted.encode(), 0)
         os.fdatasync(self._fd)

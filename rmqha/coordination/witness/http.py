@@ -16,7 +16,7 @@ from twisted.web.http import HTTPFactory, Request
 from zope.interface import Interface, implementer
 
 from rmqha.coordination.interface import Change, CoordinatorError
-from rmqha.coordination.witness.calls import UNIMPLEMENTED, Answer, CallRefused, Calls, read_object, refusal
+from rmqha.coordination.witness.calls import UNIMPLEMENTED, Answer, CallRefused, WitnessCalls, read_object, refusal
 from rmqha.coordination.witness.service import Watch
 from rmqha.kit.events import Event
 from rmqha.kit.httpchannel import LimitedChannel
@@ -119,7 +119,7 @@ class WitnessChannel(LimitedChannel):
 class WatchStream:
     """The answer to a watch: lines, as far as its client reads them."""
 
-    def __init__(self, request: WitnessRequest, calls: Calls, clock: IReactorTime) -> None:
+    def __init__(self, request: WitnessRequest, calls: WitnessCalls, clock: IReactorTime) -> None:
         self._request = request
         self._calls = calls
         self._clock = clock
@@ -192,7 +192,7 @@ class WitnessFactory(HTTPFactory):
     noisy = False
     _log = Logger()
 
-    def __init__(self, calls: Calls, clock: IReactorTime, peers: IPeers) -> None:
+    def __init__(self, calls: WitnessCalls, clock: IReactorTime, peers: IPeers) -> None:
         super().__init__(reactor=clock)
         self.clock = clock
         self.calls = calls

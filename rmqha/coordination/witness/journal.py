@@ -23,7 +23,7 @@ import orjson
 
 from rmqha.coordination.interface import KeyValue
 from rmqha.coordination.state import KeysAndLeases, Operation, from_json, to_json
-from rmqha.coordination.witness.counted import Counted, CountedFile
+from rmqha.coordination.witness.counted import AnsweredUpTo, CountedFile
 
 MAGIC = b"\xf7RW\x01"
 """Begins each entry. It is not UTF-8, so no content of an entry contains it."""
@@ -156,7 +156,7 @@ class Journal:
     def _check_count(self, counted: CountedFile) -> None:
         """The cluster gets another id if the journal lacks what was answered. Then all that is here counts."""
         was_counted = self._marks()[1:] == [COUNTED_MARK]
-        newest = Counted(self.cluster_id, self._number)
+        newest = AnsweredUpTo(self.cluster_id, self._number)
         if self.is_new:
             reason = None
         elif not counted.is_there:
@@ -194,7 +194,7 @@ class Journal:
         self.renewed = reason
         self._begin(self.state)
         before.unlink()
-        self._counted.write(Counted(self.cluster_id, self._number))
+        self._counted.write(AnsweredUpTo(self.cluster_id, self._number))
         self._mark()
 
     def _create(self) -> None:
@@ -320,7 +320,7 @@ class Journal:
         os.fdatasync(self._fd)
         try:
             assert self._counted is not None, "it is open"
-            self._counted.write(Counted(self.cluster_id, self._number + 1))
+            self._counted.write(AnsweredUpTo(self.cluster_id, self._number + 1))
         except OSError as error:
             self._take_back(error)
         self._end += len(entry)

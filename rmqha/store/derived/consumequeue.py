@@ -132,7 +132,8 @@ class Marks:
     """Which of a store's queues have something to write or to flush.
 
     ``dirty`` queues have units to write. ``unflushed`` queues have files not flushed from this byte on. ``grown``
-    queues have files whose names are not flushed. Each keeps the order in which that came about. All are on ``disk``.
+    queues have files that are new or removed, and folders that are not flushed. Each keeps the order in which that
+    came about. All are on ``disk``.
     """
 
     dirty: dict["ConsumeQueue", None] = field(default_factory=dict)
@@ -426,7 +427,7 @@ class ConsumeQueue:
 
     def _cut(self, end: int, units: "UnitReader", looks_after: bool = True) -> None:
         while len(self._queue) and self._queue.bases[-1] >= end:  # keep no empty file: it could become the only one
-            self._queue.remove_last()
+            self._remove_last_file()
         self.last_message = units.last_message(end)
         self.max_physical_offset = -1 if self.last_message is None else sum(self.last_message[1:])
         if looks_after and units.has_bytes_after(end):
@@ -440,10 +441,15 @@ class ConsumeQueue:
 
     def _forget_all(self) -> None:
         while len(self._queue):
-            self._queue.remove_last()
+            self._remove_last_file()
+        self._marks.unflushed.pop(self, None)  # the next first file may begin before the former one
         self._end = self._min = 0
         self._min_physical_offset = None
         self.max_physical_offset = -1
+
+    def _remove_last_file(self) -> None:
+        self._queue.remove_last()
+        self._marks.grown[self] = None  # a file that comes back has units of messages that may be other ones by then
 
     def correct_min_offset(self, min_physical_offset: int) -> None:
         """Start the queue at its first message that the log still has. The search runs when ``min_offset`` is read."""

@@ -1,4 +1,4 @@
-"""The file ``rmqha/dispatched-from``: what the next start must build again, whatever queues and index show.
+"""The file ``rmqha/dispatched-from``: what the next start must build again, even if queues and index look sound.
 
 It is on the disk before anything is set aside or removed, and until what replaces that is on the disk.
 """
@@ -53,6 +53,4 @@ def mark_path(root: Path) -> Path:
 
 def remove_mark(root: Path, disk: Disk = DISK) -> None:
     """All is built, and on the disk. Raises OSError."""
-    if disk.exists(mark_path(root)):
-        disk.remove(mark_path(root))
-        disk.sync_folder(root / NODE_FOLDER)
+    disk.remove_durably(mark_path(root))

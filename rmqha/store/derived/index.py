@@ -293,7 +293,7 @@ class KeyIndex:
             files = [(path, Geometry(slot_count, max_index_num)) for path in used_index_paths(folder, disk)]
         self._files = [IndexFile(path, *geometry, disk=disk) for path, geometry in files]
         self._unflushed: list[IndexFile] = []
-        self._has_new_file = False
+        self._has_changed_names = False
         self._left = NO_KEYS
         """Keys that the last ``put_hashed`` could not write. It may have written other keys of the same message."""
         self._added: list[IndexedKey] = []
@@ -390,7 +390,7 @@ class KeyIndex:
             file.begin_after(last.header)
             self.full_files_timestamp = last.header.end_timestamp
         self._files.append(file)
-        self._has_new_file = True
+        self._has_changed_names = True
         return file
 
     def query(self, topic: str, key: str, begin: int, end: int, limit: int) -> list[int]:
@@ -421,10 +421,11 @@ class KeyIndex:
             file = self._files.pop()
             self._unflushed = [other for other in self._unflushed if other is not file]
             self._disk.remove(file.path)
+            self._has_changed_names = True  # a file that comes back leads to messages that may be other ones by then
         if self._files:
             self._files[-1].truncate(physical_offset)
             self._unflushed = [*(other for other in self._unflushed if other is not self._files[-1]), self._files[-1]]
-            self._has_new_file = True  # the process that made it may have died before it flushed its name
+            self._has_changed_names = True  # the process that made it may have died before it flushed its name
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
 
     def delete_files_before(self, min_physical_offset: int) -> int:
@@ -438,11 +439,11 @@ class KeyIndex:
         return deleted
 
     def take_unflushed(self) -> list[Syncable]:
-        """The files with bytes written since the last call, and the folders with new files."""
+        """The files with bytes written since the last call, and the folders with new or removed files."""
         unflushed: list[Syncable] = [*self._unflushed]
-        if self._has_new_file:
+        if self._has_changed_names:
             unflushed += [UnflushedFolder(self._folder), UnflushedFolder(self._folder.parent)]
-        self._unflushed, self._has_new_file = [], False
+        self._unflushed, self._has_changed_names = [], False
         return unflushed
 
     def close(self) -> None:

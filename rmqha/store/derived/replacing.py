@@ -96,9 +96,7 @@ def is_doubted(root: Path, disk: Disk = DISK) -> bool:
 
 def trust(root: Path, disk: Disk = DISK) -> None:
     """Take ``doubt`` back. Raises OSError."""
-    if is_doubted(root, disk):
-        disk.remove(root / NODE_FOLDER / DOUBTED_FILE)
-        disk.sync_folder(root / NODE_FOLDER)
+    disk.remove_durably(root / NODE_FOLDER / DOUBTED_FILE)
 
 
 def retire_derived(root: Path, disk: Disk = DISK) -> Path:

@@ -425,6 +425,12 @@ class Disk:
         """Delete a file. Raises FileNotFoundError, unless ``missing_ok``."""
         path.unlink(missing_ok)
 
+    def remove_durably(self, path: Path) -> None:
+        """Delete a file, if there is one, so that it does not come back when power is lost. Raises OSError."""
+        if self.exists(path):
+            self.remove(path)
+            self.sync_folder(path.parent)
+
     def remove_tree(self, path: Path) -> None:
         """Delete a file, or a folder with its content. Ignores a missing one. Of a link only the link is deleted."""
         if path.is_dir() and not path.is_symlink():

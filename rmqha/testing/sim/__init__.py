@@ -15,6 +15,10 @@ In reading order:
 - ``violation``: the error that every check raises.
 - ``audit``: checks queues, index and deliveries against the log.
 - ``oracle``: checks what must hold after every step.
+- ``rest``: whether slaves have come to rest.
+- ``rotting``: disks whose bytes rot.
+- ``strangers``: strangers join a simulation.
+- ``kinds``: the kinds of messages that are put.
 - ``simulation``: a whole cluster, scripted step by step.
 - ``histories``: what clients asked and were answered, in a form that checkers of other people read.
 - ``steps``: the steps at random that all stories have.

@@ -10,7 +10,7 @@ from rmqha.failover.agent import FailoverAgent, Times
 from rmqha.failover.member import Identity, Promise
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
-from rmqha.node.member import Addresses, IMemberHost, Member
+from rmqha.node.member import Addresses, IMemberHost, MemberNode
 from rmqha.node.plan import NodePlan
 from rmqha.testing.sim.coordinator import SimCoordinator
 from rmqha.testing.sim.network import Attempt
@@ -43,7 +43,7 @@ class SimMember:
     def read_boot(self) -> Deferred[str]:
         return succeed(self._node.boot)
 
-    def make_agent(self, member: Member) -> FailoverAgent:
+    def make_agent(self, member: MemberNode) -> FailoverAgent:
         node, process = self._node, self._process
         identity = Identity(
             CLUSTER,
@@ -82,7 +82,7 @@ class ClusterNode(SimSlave):
         """What its clock showed when its rate was set, and when that was."""
         self.priority = priority
         self.boots = self.whole_since = 1
-        self._member: Member | None = None
+        self._member: MemberNode | None = None
         self._is_flushed = False
 
     def start(self, system_calls_until_death: int | None = None) -> None:
@@ -90,7 +90,7 @@ class ClusterNode(SimSlave):
         super().start(system_calls_until_death)
 
     def make_core(self, host: SimHost) -> None:
-        self._member = Member(self.plan(host.process), host, SimMember(self, host.process))
+        self._member = MemberNode(self.plan(host.process), host, SimMember(self, host.process))
         host.core = self._member.core
 
     def plan(self, process: Process) -> NodePlan:
@@ -112,7 +112,7 @@ class ClusterNode(SimSlave):
         await self.member.note_flushed()
 
     @property
-    def member(self) -> Member:
+    def member(self) -> MemberNode:
         """The member of its last process."""
         assert self._member is not None, "it was started"
         return self._member

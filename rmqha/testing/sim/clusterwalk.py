@@ -15,7 +15,8 @@ from rmqha.failover.keys import CONFIG, Order, encode
 from rmqha.testing.sim.cluster import CONFIG_OF_CLUSTER, PREFIX, Ambush, Cluster
 from rmqha.testing.sim.clusternodes import ClusterNode
 from rmqha.testing.sim.coordinator import COORDINATOR
-from rmqha.testing.sim.simulation import FLUSH_TYPES, MASTER, Config, Kind, SlaveConfig
+from rmqha.testing.sim.kinds import Kind
+from rmqha.testing.sim.simulation import FLUSH_TYPES, MASTER, Config, SlaveConfig
 from rmqha.testing.sim.steps import Steps
 from rmqha.testing.sim.violation import Violation
 

@@ -23,11 +23,12 @@ from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion
 from rmqha.store.readlimit import LIMIT_FILE
 from rmqha.testing.sim.audit import TRANSACTION_TYPE_MASK, TRANSACTION_TYPES, messages
+from rmqha.testing.sim.kinds import Kind
 from rmqha.testing.sim.network import address_of
 from rmqha.testing.sim.nodes import SimNode, SimSlave, Work, World
 from rmqha.testing.sim.oracle import Oracle, Put, content
 from rmqha.testing.sim.process import Process
-from rmqha.testing.sim.simulation import DELIVERED_SECONDS, FLUSH_TYPES, MASTER, Config, Kind, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import DELIVERED_SECONDS, FLUSH_TYPES, MASTER, Config, Simulation, SlaveConfig
 from rmqha.testing.sim.steps import Steps
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.delay import SCHEDULE_TOPIC

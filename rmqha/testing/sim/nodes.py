@@ -45,7 +45,7 @@ from rmqha.store.offline.promote import NotPromotable, Promotion, check_promotab
 from rmqha.store.offline.rewind import Rewound, needs_rewind, rewind, tail_of
 from rmqha.testing.sim.audit import DELAY_SECONDS
 from rmqha.testing.sim.disk import SimDisk
-from rmqha.testing.sim.network import Network
+from rmqha.testing.sim.network import End, Network
 from rmqha.testing.sim.process import Process, ProcessDied
 
 Work = Callable[[Process], Coroutine[Any, Any, str]]
@@ -201,9 +201,11 @@ class SimHost:
         self.process = process
         self.clock = process.clock
         self.disk = node.disk
-        self.now_ms = node.world.now_ms
         self.opened: SimOpenNode | None = None
         self._was_open = False
+
+    def now_ms(self) -> int:
+        return self.node.world.now_ms()
 
     def run_in_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         """The first opening of the store takes no time, unless the log is repaired."""
@@ -433,6 +435,14 @@ class SimNode:
         """What it writes into its state.json now."""
         assert self.store is not None, "the node is down"
         return replace(state_of_log(self.store, self.settings, self.serving), state="RUNNING")
+
+    def accept(self, far: End) -> None:
+        """Somebody connects to its HA port, and this is the end of the line."""
+        protocol = None if self.serving is None else self.build_protocol(far.getPeer())
+        if protocol is None:  # it is not allowed, or the node has closed its port meanwhile
+            far.loseConnection()
+        else:
+            far.attach(protocol)
 
     def build_protocol(self, addr: Any) -> HAMasterProtocol | None:
         """Somebody connects to the HA port."""

@@ -9,36 +9,34 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
-from functools import partial
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
 from typing import Any, cast
 
-from twisted.internet.interfaces import IProtocolFactory
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.ha.admission.allowlist import AllowList
-from rmqha.ha.slave.service import OnGap, SlaveOptions
-from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.ha.slave.service import SlaveOptions
 from rmqha.node.core import RoleChanger
 from rmqha.settings.settings import FlushDiskType
-from rmqha.store.examining import CHECKPOINT_FILE, examine_store, open_log
-from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.mappedfile import file_name
+from rmqha.store.examining import CHECKPOINT_FILE
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.fork import Fork
 from rmqha.store.offline.promote import Promotion
-from rmqha.testing.sim.audit import DELAY_SECONDS, TRANSACTION_TYPES, Stored, messages, undelivered
+from rmqha.testing.sim.audit import undelivered
 from rmqha.testing.sim.histories import Recorder
+from rmqha.testing.sim.kinds import Kind, make_message
 from rmqha.testing.sim.network import Attempt, Connecting, End, Network, Question
 from rmqha.testing.sim.nodes import CORRUPT, SimNode, SimSlave, World
 from rmqha.testing.sim.oracle import Oracle, Put
-from rmqha.testing.sim.peers import Bogus, OtherMaster, SlowSlave
-from rmqha.testing.sim.process import Process, ProcessDied, SortedClock, no_machine
+from rmqha.testing.sim.process import Process, ProcessDied, SortedClock
+from rmqha.testing.sim.rest import Rest
+from rmqha.testing.sim.rotting import rot_a_message
+from rmqha.testing.sim.strangers import IStage, Strangers
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import REPORT_HEADER
 
@@ -50,16 +48,6 @@ DELIVERED_SECONDS = 30.0
 """Longer than the longest delay, and than a delivery that failed is waited for."""
 MASTER = "master"
 FLUSH_TYPES = tuple(one.value for one in FlushDiskType)
-
-
-class Kind(Enum):
-    """What is put."""
-
-    PLAIN = "one message of a topic with one queue"
-    TAGGED = "a message with tags and keys"
-    DELAYED = "a message that is delivered later"
-    BATCH = "several messages at once"
-    TRANSACTION = "half of a transaction, or the end of one that was rolled back: no queue has it"
 
 
 def memory_folder() -> str | None:
@@ -94,6 +82,7 @@ class Config:
     allow_list: AllowList | None = None
 
 
+@implementer(IStage)
 class Simulation:
     """``trace`` has a line for each step. Nodes are ``master`` and ``slaves``; ``nodes`` has all by their names."""
 
@@ -112,10 +101,7 @@ class Simulation:
         """What clients do, if somebody wants to know."""
         self.puts: list[Put] = []
         self._waiting: list[Put] = []
-        self.slow_slaves: list[SlowSlave] = []
-        self._slow_slaves_ever: list[SlowSlave] = []
-        """Those too that are gone: what they acknowledged counts."""
-        self._bogus_processes: list[Process] = []
+        self.strangers = Strangers(self, are_refused=config.allow_list is not None)
         self._bugs: list[str] = []
         self._allow_list = config.allow_list
         common = {"mappedFileSizeCommitLog": str(SEGMENT_SIZE), **config.common}
@@ -136,7 +122,6 @@ class Simulation:
             self._down,
         )
         self._folder = Path(mkdtemp(prefix="rmqha-sim-", dir=memory_folder()))
-        self._folder_name = str(self._folder)
         self.master = self._make_master({**common, **config.master}, world)
         self.slaves = [
             self._make_slave(f"slave-{number}", {**common, "brokerRole": "SLAVE", **slave.properties}, world, slave)
@@ -144,6 +129,7 @@ class Simulation:
         ]
         self.nodes: dict[str, SimNode] = {node.name: node for node in (self.master, *self.slaves)}
         self.oracle = self._make_oracle()
+        self._rest = Rest(self.oracle, self.nodes)
 
     def _make_oracle(self) -> Oracle:
         return Oracle()
@@ -201,7 +187,7 @@ class Simulation:
 
     def say(self, name: str, text: str) -> None:
         """A line of the trace."""
-        self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text.replace(self._folder_name, '')}")
+        self.trace.append(f"{self.clock.seconds():10.3f} {name:8} {text.replace(str(self._folder), '')}")
         if self.listener is not None and name in self.nodes:
             self.listener(self.nodes[name], text)
 
@@ -216,9 +202,8 @@ class Simulation:
         for node in self.nodes.values():
             if node.runs:
                 self.oracle.check(node)
-        waiting = [put for put in self._waiting if put.result is None and put.node.runs]
-        self._waiting = waiting
-        for put in waiting:
+        self._waiting = [put for put in self._waiting if put.result is None and put.node.runs]
+        for put in self._waiting:
             self.oracle.check_unanswered(put, self.clock.seconds())
 
     # Nodes
@@ -308,25 +293,10 @@ class Simulation:
         """A message on the disk of a slave that is down rots, where its next start looks: one bit, or all of it."""
         node = self.nodes[name]
         assert node.process is None, "a node that runs may never read that again"
-        node.disk.system_call = lambda name, path: None
-        log = open_log(node.settings, owned=False, disk=node.disk)
-        examined = examine_store(node.settings, disk=node.disk)
-        found = [stored for stored in messages(log, examined.checked_from, examined.found.end) if stored.record.body]
-        if found:
-            self._rot(node, log, self.random.choice(found))
-
-    def _rot(self, node: SimNode, log: CommitLog, stored: Stored) -> None:
-        record, position = stored.record, stored.offset % log.segment_size
-        content = log.get_data(stored.offset, record.total_size)
-        assert content is not None
-        damage = bytearray(record.total_size)
-        if self.random.random() < 0.7:
-            damage[:] = content
-            at = damage.index(record.body) + self.random.randrange(len(record.body))
-            damage[at] ^= 1 << self.random.randrange(8)
-        node.disk.rot(log.folder / file_name(stored.offset - position), position, bytes(damage))
-        node.say(f"the message at {stored.offset} on its disk rots")
-        self.oracle.rotted(node, stored.offset, self.clock.seconds())
+        rotten = rot_a_message(node, self.random)
+        if rotten is not None:
+            node.say(f"the message at {rotten} on its disk rots")
+            self.oracle.rotted(node, rotten, self.clock.seconds())
 
     def delete_first_segment(self, name: str = MASTER) -> None:
         """Retention."""
@@ -365,30 +335,10 @@ class Simulation:
         put = Put(len(self.puts), master, waits, self.clock.seconds())
         self.puts.append(put)
         self._waiting.append(put)
-        message = self._message(put, body_bytes, kind)
+        message = make_message(put, body_bytes, kind, self.random)
         master.process.call(self._put, put, message, master.process)
         self.check()
         return put
-
-    def _message(self, put: Put, body_bytes: int, kind: Kind) -> Message | MessageBatch:
-        body = self.random.randbytes(body_bytes)
-        properties = {} if put.waits else {"WAIT": "false"}
-        if kind is Kind.PLAIN:
-            return Message("T", body, properties)
-        queue_id = self.random.randrange(3)
-        properties |= {"UNIQ_KEY": f"U{put.number}", "KEYS": f"k{put.number} k{put.number % 7}"}
-        if kind is Kind.BATCH:
-            parts = [
-                Message("TBatch", body[at : at + 100], {"UNIQ_KEY": f"U{put.number}-{at}"}, queue_id)
-                for at in range(0, len(body) + 1, 100)
-            ]
-            return MessageBatch("TBatch", parts, queue_id=queue_id, is_wait_store_msg_ok=put.waits)
-        if kind is Kind.DELAYED:
-            properties["DELAY"] = str(self.random.randrange(1, len(DELAY_SECONDS) + 1))
-        if kind is Kind.TAGGED:
-            properties["TAGS"] = self.random.choice(("A", "TagB"))
-        sys_flag = self.random.choice(TRANSACTION_TYPES) if kind is Kind.TRANSACTION else 0
-        return Message("TKinds", body, properties, queue_id, sys_flag=sys_flag)
 
     def _put(self, put: Put, message: Message | MessageBatch, process: Process) -> None:
         master, store = put.node, put.node.store
@@ -403,9 +353,8 @@ class Simulation:
                 operation.answered(result)
             place = f", {result.append.wrote_offset}..{put.end}" if result.is_stored and result.append else ""
             master.say(f"answers put {put.number}: {result.status.name}{place}")
-            others = [slave.acknowledged for slave in self._slow_slaves_ever if self._allow_list is None]
             direct: list[SimNode] = [slave for slave in self.slaves if slave.master_name == master.name]
-            self.oracle.put_answered(put, direct, others, self.clock.seconds())
+            self.oracle.put_answered(put, direct, self.strangers.acknowledged(), self.clock.seconds())
 
         what = "a batch" if isinstance(message, MessageBatch) else f"{len(message.body)} bytes for {message.topic}"
         master.say(f"is given put {put.number} of {what}{'' if put.waits else ', which waits for nothing'}")
@@ -509,83 +458,8 @@ class Simulation:
             near.attach(protocol)
             attempt.succeed(protocol)
 
-        node.process.call(self._accept, node, far)
+        node.process.call(node.accept, far)
         process.call(connected)
-
-    @staticmethod
-    def _accept(node: SimNode, far: End) -> None:
-        protocol = None if node.serving is None else node.build_protocol(far.getPeer())
-        if protocol is None:  # it is not allowed, or the node has closed its port meanwhile
-            far.loseConnection()
-        else:
-            far.attach(protocol)
-
-    def _sent_to_stranger(self, data: bytes) -> None:
-        self.note(f"{len(data)} bytes are sent to one who is not in the allow list")
-
-    def intrude(self, name: str, *writes: bytes, peer: Bogus | None = None) -> End:
-        """A bogus peer connects to a node and sends these bytes."""
-        node = self.nodes[name]
-        assert node.process is not None
-        near, far = self.network.make_line(self._bogus("bogus"), node.process)
-        near.attach(peer or Bogus())
-        far.watch = self._sent_to_stranger if self._allow_list is not None else None
-        node.process.call(self._accept, node, far)
-        self.say("bogus", f"connects to {name}")
-        for data in writes:
-            self.say("bogus", f"sends {data[:24].hex()}" + (" …" if len(data) > 24 else ""))
-            near.write(data)
-        return near
-
-    def join_slowly(self, name: str, start: int) -> None:
-        """A bogus slave asks a node for its log from ``start`` on. What it acknowledges it does have."""
-        slave = SlowSlave(start)
-        self.slow_slaves.append(slave)
-        self._slow_slaves_ever.append(slave)
-        self.intrude(name, peer=slave)
-
-    def pretend_to_be(self, attempt: Attempt) -> None:
-        """Another master answers a slave that connects: its log is the slave's, or the master's, but for one byte."""
-        node = self.nodes[attempt.process.name]
-        say = partial(self.say, "bogus")
-        self.impersonate(attempt, peer=OtherMaster(node, self.random, say, self.oracle.histories[-1]))
-
-    def impersonate(self, attempt: Attempt, *writes: bytes, peer: Bogus | None = None) -> None:
-        """A bogus peer answers a node that connects, and sends these bytes."""
-        assert isinstance(attempt, Connecting)
-        factory: IProtocolFactory = attempt.factory
-        near, far = self.network.make_line(attempt.process, self._bogus(attempt.target))
-        self.say(attempt.process.name, f"is connected to somebody who is not {attempt.target}")
-        far.attach(peer or Bogus())
-
-        def connected() -> None:
-            protocol = factory.buildProtocol(near.getPeer())
-            assert protocol is not None
-            near.attach(protocol)
-            attempt.succeed(protocol)
-
-        attempt.process.call(connected)
-        for data in writes:
-            self.say("bogus", f"sends {data[:24].hex()}" + (" …" if len(data) > 24 else ""))
-            far.write(data)
-        self.check()
-
-    def _bogus(self, name: str) -> Process:
-        process = Process(name, self.clock, lambda *_: None, no_machine)
-        self._bogus_processes.append(process)
-        return process
-
-    def end_bogus(self) -> None:
-        """All bogus peers hang up."""
-        for process in self._bogus_processes:
-            for end in self.network.ends:
-                if end.process is process and not end.closed:
-                    end.abortConnection()
-            process.die("")
-        if self._bogus_processes:
-            self.say("bogus", "peers are gone")
-        self._bogus_processes.clear()
-        self.slow_slaves.clear()
 
     # Threads and time
 
@@ -599,8 +473,7 @@ class Simulation:
             node = self.nodes[name]
             self.say(name, f"learns of a flush, flushed to {node.log.flushed_offset}" if node.runs else "")
         else:
-            came = process.do_job()
-            self.say(name, f"flush thread: {came}")
+            self.say(name, f"flush thread: {process.do_job()}")
         self.check()
         return True
 
@@ -637,11 +510,8 @@ class Simulation:
         return busy
 
     def _would_resolve(self, attempt: Attempt) -> bool:
-        return self.network.reachable(attempt) and (self.nodes[attempt.target].power or self._has_view(attempt))
-
-    @staticmethod
-    def _has_view(attempt: Attempt) -> bool:
-        return isinstance(attempt, Question) and attempt.view is not None
+        is_answer = isinstance(attempt, Question) and attempt.view is not None
+        return self.network.reachable(attempt) and (self.nodes[attempt.target].power or is_answer)
 
     # The end
 
@@ -649,7 +519,7 @@ class Simulation:
         """Lines work, disks work, and all nodes run; what they had armed is disarmed."""
         self.say("all", "faults end")
         self.unblock()
-        self.end_bogus()
+        self.strangers.end()
         for node in self.nodes.values():
             node.disk.heal()
             if node.process is not None:
@@ -668,7 +538,7 @@ class Simulation:
         for slave in lost:
             self.wipe(slave.name)
         self.start()
-        if lost and not self._wait_until(lambda: all(map(self._is_equal, self.slaves)), seconds):
+        if lost and not self._wait_until(lambda: all(map(self._rest.is_equal, self.slaves)), seconds):
             raise Violation(f"{seconds:g} s after the lost ones started again: {self.standing()}")
         self.say("all", f"are equal at {self.master.log.verified_offset}")
         self._wait_until(self.is_delivered, DELIVERED_SECONDS)
@@ -702,43 +572,7 @@ class Simulation:
         if self.master.runs and self.master.log.verified_offset <= wanted:  # else slaves that start there wait forever
             self.put(body_bytes=SEGMENT_SIZE // 4, waits=False)
             return False
-        return all(self._at_rest(slave) for slave in self.slaves)
-
-    def _is_equal(self, slave: SimSlave) -> bool:
-        if not slave.runs:
-            return False
-        return self.oracle.equal(slave, self.nodes[slave.master_name]) or self._cannot_learn(slave)
-
-    def _cannot_learn(self, slave: SimSlave) -> bool:
-        """Whether the slave has no way on: --from is gone, or without remoting it cannot know where to begin."""
-        master = self.nodes[slave.master_name]
-        if not master.runs:
-            return False
-        ours, theirs = slave.log, master.log
-        if slave.remoting:
-            wanted = slave.options.start_from.offset
-            return wanted is not None and wanted < theirs.min_offset and ours.min_offset == ours.verified_offset
-        return (ours.last_message_offset or 0) < theirs.min_offset
-
-    def _at_rest(self, slave: SimSlave) -> bool:
-        """Whether the slave is equal, or has found out that it cannot become so; a slave's slave, equal to that."""
-        master = self.nodes[slave.master_name]
-        if not slave.runs or not master.runs:
-            return False
-        if self.oracle.equal(slave, master):
-            return True
-        assert slave.service is not None
-        state = slave.service.replica.state
-        reseeds = state is ReplicaState.GAP and slave.options.on_gap is OnGap.RESEED
-        if self._cannot_learn(slave) or self._waits_for_lost_master(slave):
-            return True
-        return not self.oracle.fits(slave, master) and not reseeds and (state in VERDICTS or not slave.remoting)
-
-    def _waits_for_lost_master(self, slave: SimSlave) -> bool:
-        """Whether the slave wants to start after the end of another slave, whose log does not fit and does not grow."""
-        master = self.nodes[slave.master_name]
-        wanted = slave.options.start_from.offset or 0
-        return isinstance(master, SimSlave) and wanted > master.log.verified_offset and self._at_rest(master)
+        return all(self._rest.is_at_rest(slave) for slave in self.slaves)
 
     def standing(self) -> str:
         """What each node does."""

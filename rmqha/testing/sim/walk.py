@@ -15,9 +15,10 @@ from rmqha.ha.slave.service import OnGap, SlaveOptions
 from rmqha.testing.sim.clusterwalk import ClusterWalk
 from rmqha.testing.sim.coverage import Counts, note
 from rmqha.testing.sim.failover import FailoverWalk
+from rmqha.testing.sim.kinds import Kind
 from rmqha.testing.sim.network import OUR_NETWORK, Connecting
 from rmqha.testing.sim.nodes import SimSlave
-from rmqha.testing.sim.simulation import FLUSH_TYPES, MASTER, SEGMENT_SIZE, Config, Kind, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import FLUSH_TYPES, MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
 from rmqha.testing.sim.steps import Steps
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
@@ -230,7 +231,7 @@ class Walk(Steps):
     def _lie_to_who_repairs(self, slave: SimSlave) -> None:
         attempts = [found for found in self.simulation.network.attempts if found.process is slave.process]
         if slave.repairs and attempts and self.random.random() < 0.5:
-            self.simulation.pretend_to_be(attempts[0])
+            self.simulation.strangers.pretend_to_be(attempts[0])
 
     def _stop(self) -> None:
         name = self._running()
@@ -256,7 +257,7 @@ class Walk(Steps):
             self._put()
             if self.simulation.master.runs:  # the put may be the last thing that it does
                 first, *others = self._lies()
-                stranger = self.simulation.intrude(MASTER, first)
+                stranger = self.simulation.strangers.intrude(MASTER, first)
                 for (
                     lie
                 ) in others:  # what comes with the first report is refused, so the second one is a test of its own
@@ -292,7 +293,7 @@ class Walk(Steps):
         attempts = [found for found in self.simulation.network.attempts if isinstance(found, Connecting)]
         if attempts:
             attempt = self.random.choice(attempts)
-            self.simulation.impersonate(attempt, self._garbage(attempt.process.name))
+            self.simulation.strangers.impersonate(attempt, self._garbage(attempt.process.name))
 
     def _pretend(self) -> None:
         """Another master answers a slave that connects, one that has something to compare if there is one."""
@@ -306,12 +307,12 @@ class Walk(Steps):
             attempts = list(self.simulation.network.attempts)
         connecting = [found for found in attempts if isinstance(found, Connecting)]
         if connecting:
-            self.simulation.pretend_to_be(self.random.choice(connecting))
+            self.simulation.strangers.pretend_to_be(self.random.choice(connecting))
             self._settle_sometimes()
 
     def _slow_slave(self) -> None:
         """A slave of somebody else comes, or acknowledges something."""
-        master, slaves = self.simulation.master, self.simulation.slow_slaves
+        master, slaves = self.simulation.master, self.simulation.strangers.slow
         if not master.runs or master.stopping:
             return
         if slaves and self.random.random() < 0.8:
@@ -326,7 +327,7 @@ class Walk(Steps):
             if offset is not None:
                 self.simulation.say("bogus", f"acknowledges {offset}")
         else:
-            self.simulation.join_slowly(MASTER, max(1, master.log.verified_offset))
+            self.simulation.strangers.join_slowly(MASTER, max(1, master.log.verified_offset))
 
     def _garbage(self, name: str) -> bytes:
         """What no master would send."""

@@ -537,6 +537,13 @@ class TruncateTests(ConsumeQueueTestCase):
         queue.write_pending()
         self.assertEqual(self.taken(), [0])
 
+    def test_a_queue_that_begins_again_before_its_former_first_file_is_flushed(self) -> None:
+        queue = self.make(2, begin=2 * FILE_UNITS)
+        queue.truncate(0)
+        queue.put(0, unit(0))
+        queue.write_pending()
+        self.assertEqual(self.taken(), [0])
+
 
 class MinOffsetTests(ConsumeQueueTestCase):
     def test_the_queue_begins_where_the_log_does(self) -> None:
@@ -721,6 +728,25 @@ class TakeUnflushedTests(ConsumeQueueTestCase):
             again = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, Marks(disk=disk))
             again.recover()
             self.assertEqual(again.max_offset, 2 * FILE_UNITS)
+
+    def test_a_file_that_was_cut_does_not_come_back(self) -> None:
+        """Not after a flush: its messages may be other ones then, and the queue would keep them."""
+        for kept in (0, 3):
+            for seed in range(20):
+                disk = SimDisk(Random(seed))
+                marks = Marks(disk=disk)
+                disk.make_folder(Path("/store"))
+                disk.sync_folder(Path("/"))
+                queue = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
+                for number in range(2 * FILE_UNITS):
+                    queue.put(number, unit(number))
+                disk.sync_all(UnflushedQueues(marks.take_unflushed(), disk).files())
+                queue.truncate(unit(kept).physical_offset)
+                disk.sync_all(UnflushedQueues(marks.take_unflushed(), disk).files())
+                disk.lose_power()
+                again = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, Marks(disk=disk))
+                again.recover()
+                self.assertEqual(again.max_offset, kept, seed)
 
     def test_an_opened_queue_has_nothing_to_flush(self) -> None:
         self.make(7).close()

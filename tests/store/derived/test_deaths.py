@@ -207,6 +207,14 @@ class DeathsTests(SynchronousTestCase):
     def test_queues_of_the_wrong_type(self) -> None:
         self.check(of_wrong_type)
 
+    def test_a_rewind_flushes_what_the_start_before_it_has_built(self) -> None:
+        """It closes queues and index, and opens them again. A power loss after it takes nothing."""
+        for seed in range(3):
+            disk, offset = killed(seed)
+            rewind(SLAVE, offset, disk)
+            disk.lose_power()
+            self.assertEqual(after_start(disk, SLAVE), built_afresh(disk), seed)
+
     @pytest.mark.long
     def test_a_rewind_of_a_store_that_was_killed(self) -> None:
         """Power is lost at each of its calls, and after it: queues and index have what the log still has."""
