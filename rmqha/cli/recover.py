@@ -29,7 +29,7 @@ from rmqha.store.opening import Opening, OpeningPhase
 def _opening_bar() -> Iterator[Opening]:
     """What to pass to a MessageStore that a command opens: it shows on stderr how far opening is."""
     with progress("opening the store") as bar:
-        yield Opening(of_node=False, reporting=lambda phase, done, total: bar.show(done, total, phase.value))
+        yield Opening(of_node=False, bar=bar)
 
 
 @click.command()
@@ -79,7 +79,7 @@ def _examined(settings: Settings) -> Found:
     if is_locked(store / LOCK_FILE):
         raise StoreInUse(f"{store} is in use by another process: stop it first")
     with progress(str(store)) as bar:
-        examined = examine_store(settings, lambda at, end: bar.show(at, end))
+        examined = examine_store(settings, bar)
     end, cut_bytes = examined.found.end, examined.written_end - examined.found.end
     removed = [base for base, _ in list_segments(settings.commit_log_folder) if base > end]
     recovery = Recovery(

@@ -83,7 +83,7 @@ def rewind(
         raise StoreInUse(f"{store} is in use by another process: stop it first")
     state = NodeState.read(store)
     with progress(str(store)) as bar:
-        examined = examine_store(settings, lambda at, end: bar.show(at, end))
+        examined = examine_store(settings, bar)
     if examined.damage is not None:
         raise Trouble(
             ExitCode.CORRUPT,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 
 class RunInThread(Protocol):
@@ -14,3 +15,6 @@ class RunInThread(Protocol):
 
 CallInThread = Callable[[Callable[[], Any]], Deferred[Any]]
 """The same for functions with results."""
+
+Failed = Callable[[Failure], None]
+"""Called with the error of the disk that ends a work."""

@@ -11,6 +11,7 @@ from zope.interface import Attribute, Interface
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.service import HASlaveService
 from rmqha.kit.exitcodes import ExitCode
+from rmqha.kit.wallclock import IWallClock
 from rmqha.node.plan import NodePlan
 from rmqha.store.log.mappedfile import Disk
 from rmqha.store.messagestore import MessageStore
@@ -20,7 +21,7 @@ from rmqha.store.offline.promote import Promotion
 from rmqha.store.offline.rewind import Rewound
 
 
-class IMachine(Interface):
+class IMachine(IWallClock):
     """A clock, a disk, and the thread that waits for the disk."""
 
     clock: IReactorTime = Attribute("The reactor, as a clock.")
@@ -31,9 +32,6 @@ class IMachine(Interface):
 
     def disk_failed(failure: Failure) -> None:
         """The disk has refused, with this error."""
-
-    def now_ms() -> int:
-        """Milliseconds since 1970."""
 
 
 class IProcess(IMachine):

@@ -32,7 +32,7 @@ from rmqha.store.log.recovery import Examination, LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
-from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
+from rmqha.store.opening import Opening, OpeningStopped
 
 
 class CannotRepair(StoreError):
@@ -54,8 +54,7 @@ class StoreOpening:
         self._settings = plan.settings
         self._host = host
         self._once = plan.slave.once
-        self._opening = Opening(host.clock.seconds, known_log, reporting=self._reached)
-        self._place: tuple[OpeningPhase, int, int] | None = None
+        self._opening = Opening(host.clock.seconds, known_log)
         self._repairing: Deferred[list[Mended]] | None = None
 
     async def run(self) -> MessageStore:
@@ -64,7 +63,7 @@ class StoreOpening:
         Raises OpeningStopped, CannotRepair for a slave, LogDamaged for a master, StoreError, OSError.
         """
         machine = self._host
-        opening = partial(MessageStore, self._settings, self._opening, disk=machine.disk, now_ms=machine.now_ms)
+        opening = partial(MessageStore, self._settings, self._opening, disk=machine.disk, wall=machine)
         store: MessageStore
         try:
             store = await machine.run_in_thread(opening)
@@ -122,23 +121,20 @@ class StoreOpening:
         if self._repairing is not None and not self._repairing.called:
             self._repairing.cancel()
 
-    def _reached(self, phase: OpeningPhase, done: int, total: int) -> None:
-        """In the thread that opens the store."""
-        self._place = phase, done, total
-
     @property
     def state_name(self) -> str | None:
         """What the opening does, as state.json names it; None before its first step."""
         if self._repairing is not None and not self._repairing.called:
             return ReplicaState.REPAIRING.name
-        return None if self._place is None else self._place[0].name
+        return None if self._opening.place is None else self._opening.place[0].name
 
     @property
     def place(self) -> Place | None:
         """How far the opening has come, in bytes of the log; None if that is not known."""
-        if self._place is None or self.state_name == ReplicaState.REPAIRING.name:
+        place = self._opening.place
+        if place is None or self.state_name == ReplicaState.REPAIRING.name:
             return None
-        phase, done, total = self._place
+        phase, done, total = place
         return Place(phase.value, done, total, start=0)
 
 

@@ -1,7 +1,6 @@
 """The own files of a store, its log, and what recovery would find in it. It needs no reactor."""
 
-from collections.abc import Callable
-
+from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.settings.settings import Settings
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog, segment_size_of
@@ -22,12 +21,10 @@ def open_log(settings: Settings, owned: bool = True, disk: Disk = DISK) -> Commi
     return CommitLog(folder, segment_size_of(folder, settings.mapped_file_size_commit_log, disk), owned, disk)
 
 
-def examine_store(
-    settings: Settings, proving: Callable[[int, int], None] = lambda at, end: None, disk: Disk = DISK
-) -> Examination:
+def examine_store(settings: Settings, bar: IBar = NO_BAR, disk: Disk = DISK) -> Examination:
     """What recovery would find in a store that no process has open. Changes nothing. Raises StoreError, OSError.
 
-    ``proving`` is called with the offset that is proved so far, and with the end of the log's files.
+    ``bar`` shows the offset that is proved so far, and the end of the log's files.
     """
     root = settings.store_path_root_dir
     state = NodeState.read(root, disk)
@@ -36,6 +33,6 @@ def examine_store(
     try:
         checkpoint = Checkpoint.read(root / CHECKPOINT_FILE, disk)
         clean_stop = not disk.exists(root / ABORT_FILE)
-        return examine(log, checkpoint, clean_stop, vouched, lambda at: proving(at, log.max_offset))
+        return examine(log, checkpoint, clean_stop, vouched, lambda at: bar.show(at, log.max_offset))
     finally:
         log.close()

@@ -1,10 +1,20 @@
-"""Interfaces with more than one implementation."""
+"""What parts of a store need of each other, and of what the store runs on."""
 
 from collections.abc import Callable
 
 from zope.interface import Attribute, Interface
 
 from rmqha.wire.scanned import Scan
+
+Call = Callable[[], None]
+"""Called when something has happened, or to end something."""
+
+
+class IMessageTimes(Interface):
+    """Knows when the messages of a log were stored."""
+
+    def store_timestamp(physical_offset: int) -> int | None:
+        """STORETIMESTAMP in ms of the message at this offset of the log; None without one. Raises OSError."""
 
 
 class ICommitLog(Interface):
@@ -40,5 +50,5 @@ class ICommitLog(Interface):
     def truncate(offset: int) -> None:
         """Remove all bytes from ``offset`` on. Raises OSError."""
 
-    def subscribe(log_grew: Callable[[], None]) -> Callable[[], None]:
+    def subscribe(log_grew: Call) -> Call:
         """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""

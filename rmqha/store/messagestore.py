@@ -20,13 +20,13 @@ from twisted.python.failure import Failure
 from rmqha.kit.events import Event
 from rmqha.kit.histogram import Histogram
 from rmqha.kit.steps import Steps
-from rmqha.kit.threads import RunInThread
+from rmqha.kit.threads import Failed, RunInThread
+from rmqha.kit.wallclock import WALL_CLOCK, IWallClock
 from rmqha.settings.settings import BrokerRole, Settings, SettingsError, with_defaults
 from rmqha.store.clamping import clamp_groups
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.derived import Derived
-from rmqha.store.derived.dispatch import MessageArrived
-from rmqha.store.derived.dispatchrequest import DispatchRequest
+from rmqha.store.derived.dispatch import FoundRestart, MessageArrived
 from rmqha.store.derived.queuetypes import QueueTypes
 from rmqha.store.derived.replacing import (
     forget_sizes,
@@ -75,6 +75,8 @@ MAX_RECORDS_WALKED = 4096
 LAST_DISPATCH_SECONDS = 5.0
 """How long queues may catch up with the log when a store closes. The next start dispatches the rest."""
 
+FinalState = Callable[[], NodeState]
+"""Gives the state at a clean stop, when all of the log is on the disk."""
 BuildDerived = Callable[[CommitLog, Settings], object]
 """Builds queues and index of a recovered log, and puts them in place of the old ones."""
 
@@ -91,9 +93,9 @@ class MessageStore:
         may_cut: MayCut = MayCut.TORN_END,
         build_derived: BuildDerived | None = None,
         disk: Disk = DISK,
-        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        wall: IWallClock = WALL_CLOCK,
     ) -> None:
-        """Opens it. Recovery cuts what ``may_cut`` allows. ``now_ms`` gives the STORETIMESTAMP of puts.
+        """Opens it. Recovery cuts what ``may_cut`` allows. ``wall`` gives the STORETIMESTAMP of puts.
 
         ``build_derived`` puts new queues and index in place of the old ones, which are not read. It is called after
         recovery. If it raises, the store is closed, and a store that was closed cleanly before counts as such again.
@@ -108,7 +110,7 @@ class MessageStore:
         self._opening = Opening() if opening is None else opening
         self.root = settings.store_path_root_dir
         self.disk = disk
-        self._now_ms = now_ms
+        self._wall = wall
         check_not_among_segments(self.root)
         disk.make_folder(self.root)
         check_no_dledger(self.root)
@@ -141,7 +143,7 @@ class MessageStore:
             self._opening.write_state = self._write_opening_state
         self._keeps_state = known is not None or self._is_a_nodes
         self._examined = self._opening.known_log or examine_store(
-            self.settings, lambda at, end: self._opening.reached(OpeningPhase.RECOVERING, at, end), self.disk
+            self.settings, self._opening.bar(OpeningPhase.RECOVERING), self.disk
         )
         if self.settings.broker_role is BrokerRole.SLAVE:  # its master sends the missing bytes again
             may_cut = max(may_cut, MayCut.LOST_END)
@@ -162,16 +164,16 @@ class MessageStore:
         self.clamped = 0
         """How many offsets of groups were past the end of their queues, and were set back."""
         self._flusher: Flusher | None = None
-        self._failed: Callable[[Failure], None] | None = None
+        self._failed: Failed | None = None
         self._run_in_thread: RunInThread = execute
         self._removing: Deferred[None] = succeed(None)
-        self._dispatching: Callable[[], None] | None = None
+        self._dispatching: tuple[IReactorTime, Failed] | None = None
         self._arrival_listeners: list[MessageArrived] = []
         is_slaves = self.is_slave or self.node_state.role == BrokerRole.SLAVE.value
         self.restarts = Restarts(self.root, read_restarts(self.root, self.disk) if is_slaves else {}, self.disk)
         """Topics that the master of a slave may have deleted."""
         self.restarts.log_ends_at(self.recovery.end)
-        self._found_restart: Callable[[DispatchRequest], None] = lambda request: None
+        self._found_restart: FoundRestart = lambda request: None
         if is_slaves:
             self._found_restart = self.restarts.add
         self.read_limit: ReadLimit | None = None
@@ -238,7 +240,7 @@ class MessageStore:
 
     def _new_derived(self, recovery: Recovery) -> Derived:
         """Open queues and index."""
-        derived = Derived(self.root, self.settings, self.commit_log, recovery, self._opening.check)
+        derived = Derived(self.root, self.settings, self.commit_log, recovery, self._opening)
         for message_arrived in self._arrival_listeners:
             derived.dispatcher.subscribe(message_arrived)
         derived.dispatcher.found_restart = self._found_restart
@@ -247,12 +249,8 @@ class MessageStore:
     def _serve_derived(self) -> None:
         """Read with the queues and the index that are open now. A master's have all of the log then."""
         log = self.commit_log
-
-        def reached(offset: int) -> None:
-            self._opening.reached(OpeningPhase.DISPATCHING, offset, log.verified_offset)
-
         if not self.is_slave:  # puts need each queue's end; a slave takes no puts
-            self.derived.dispatcher.catch_up(reached)
+            self.derived.dispatcher.catch_up(self._opening.bar(OpeningPhase.DISPATCHING))
         self.reader = MessageReader(log, self.derived.queues, self.derived.index, self.settings, self.is_slave)
         self.reader.limit = self.read_limit
 
@@ -263,7 +261,7 @@ class MessageStore:
             self.derived.queue_offsets(),
             self.settings.message_delay_level,
             self.settings.max_message_size_bytes,
-            self._now_ms,
+            self._wall,
             self.derived.dispatcher.notes,
         )
 
@@ -273,7 +271,7 @@ class MessageStore:
         self._serve_derived()
         self.puts.appender = self._new_appender()
         if self._dispatching is not None:
-            self._dispatching()
+            self.derived.dispatcher.start(*self._dispatching)
 
     def doubt_from(self, offset: int) -> None:
         """A slave's log may be another one than its master's from here on: it will be compared with the master's."""
@@ -291,9 +289,7 @@ class MessageStore:
         )
         self.node_state = replace(self.node_state, unproved_from=None)
 
-    def start_flushing(
-        self, clock: IReactorTime, run_in_thread: RunInThread, failed: Callable[[Failure], None]
-    ) -> Flusher:
+    def start_flushing(self, clock: IReactorTime, run_in_thread: RunInThread, failed: Failed) -> Flusher:
         """Start flushing as configured. ``failed`` is called with the first failure. No flush follows it."""
         self.put_figures.seconds = clock.seconds
         waits = PutWaits(self.settings, clock, lambda: flusher.flush(), self.put_figures, self.puts.still_leads)
@@ -362,17 +358,17 @@ class MessageStore:
             self.read_limit.grow(NO_LIMIT)
         (self._limit_file or LimitFile(self.root)).remove()
 
-    def start_dispatching(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
+    def start_dispatching(self, clock: IReactorTime, failed: Failed) -> None:
         """Start building queues and index as the log grows. ``failed`` is called with the error that ends this."""
-        self._dispatching = lambda: self.derived.dispatcher.start(clock, failed)
-        self._dispatching()
+        self._dispatching = clock, failed
+        self.derived.dispatcher.start(clock, failed)
 
     def subscribe(self, message_arrived: MessageArrived) -> None:
         """Call ``message_arrived`` with each queued message and its tagsCode, also when queues are rebuilt."""
         self._arrival_listeners.append(message_arrived)
         self.derived.dispatcher.subscribe(message_arrived)
 
-    def on_restart(self, found: Callable[[DispatchRequest], None]) -> None:
+    def on_restart(self, found: FoundRestart) -> None:
         """Call ``found`` with each message that has queue offset 0, and comes after other messages of its queue."""
         self._found_restart = self.derived.dispatcher.found_restart = found
 
@@ -665,7 +661,7 @@ class MessageStore:
         self._open_derived_again(Recovery(False, log.min_offset, checked_from=dispatched, end=offset, messages=0))
         return kept_in
 
-    def close_now(self, final_state: Callable[[], NodeState] | None = None) -> None:
+    def close_now(self, final_state: FinalState | None = None) -> None:
         """Close a store that has no flusher, as commands do. Raises OSError."""
         failures: list[Failure] = []
         self.close(final_state=final_state).addErrback(failures.append)
@@ -681,9 +677,7 @@ class MessageStore:
         """The log's offsets now."""
         return offsets_of(self.commit_log, confirmed)
 
-    def close(
-        self, flusher: Flusher | None = None, final_state: Callable[[], NodeState] | None = None
-    ) -> Deferred[None]:
+    def close(self, flusher: Flusher | None = None, final_state: FinalState | None = None) -> Deferred[None]:
         """Cut an incomplete last record, flush, write checkpoint and state, remove ``abort`` and release the lock.
 
         The Deferred fails with OSError if the disk fails. Then ``abort`` stays, and the next start recovers the store.
@@ -696,7 +690,7 @@ class MessageStore:
             drained = flusher.drained().addCallback(lambda _: self._removing)
         return drained.addCallback(lambda _: self._close_cleanly(flusher, final_state)).addBoth(self._release)
 
-    def _close_cleanly(self, flusher: Flusher | None, final_state: Callable[[], NodeState] | None) -> None:
+    def _close_cleanly(self, flusher: Flusher | None, final_state: FinalState | None) -> None:
         log = self.commit_log
         if self.is_broken or (flusher is not None and flusher.broken):
             return

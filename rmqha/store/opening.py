@@ -10,9 +10,10 @@ from collections.abc import Callable
 from enum import Enum
 
 from twisted.logger import Logger
+from zope.interface import implementer
 
 from rmqha.kit.events import Event
-from rmqha.kit.progress import Lines, Unit
+from rmqha.kit.progress import NO_BAR, IBar, Lines, Unit
 from rmqha.store.log.recovery import Examination
 
 STATE_SECONDS = 1.0
@@ -39,19 +40,20 @@ class Opening:
         seconds: Callable[[], float] = time.monotonic,
         known_log: Examination | None = None,
         of_node: bool = True,
-        reporting: Callable[[OpeningPhase, int, int], None] = lambda phase, offset, end: None,
+        bar: IBar = NO_BAR,
     ) -> None:
         """``seconds`` is a clock that never goes back; it is asked in the thread that opens the store.
 
         ``known_log`` tells the end of a log that this process has just closed: it is not proved again. A command that
-        opens a store is not ``of_node``. ``reporting`` is called in the same thread with the phase, and with how many
-        bytes of how many it has done.
+        opens a store is not ``of_node``. ``bar`` shows, in the same thread, how many bytes of how
+        many a phase has done.
         """
         self.known_log = known_log
         self.is_of_node = of_node
-        self._reporting = reporting
+        self._shown = bar
         self._firsts: dict[OpeningPhase, int] = {}
-        self._reached: tuple[OpeningPhase, int, int] | None = None
+        self.place: tuple[OpeningPhase, int, int] | None = None
+        """The phase, and how many bytes of how many it has done; None if nothing is known yet. Any thread may ask."""
         self._lines = Lines(OpeningPhase.RECOVERING.value, Unit.BYTES, self._log_line, seconds)
         self._stopped = threading.Event()
         self._seconds = seconds
@@ -80,14 +82,29 @@ class Opening:
             self._next_state = now + STATE_SECONDS
             self.write_state(phase)
         first = self._firsts.setdefault(phase, offset)
-        self._reached = phase, offset - first, end - first
-        self._reporting(phase, offset - first, end - first)
+        self.place = phase, offset - first, end - first
+        self._shown.show(offset - first, end - first, phase.value)
         self._lines.show(offset - first, end - first, phase.value)
+
+    def bar(self, phase: OpeningPhase) -> IBar:
+        """What shows offsets that this phase has reached: it raises as ``reached`` does."""
+        return _PhaseBar(self, phase)
 
     @property
     def progress(self) -> str | None:
         """How far the opening is, in a few words; None if nothing is known yet. Any thread may ask."""
-        if self._reached is None:
+        if self.place is None:
             return None
-        phase, done, total = self._reached
+        phase, done, total = self.place
         return phase.value if total <= 0 else f"{phase.value}, {done / total:.0%}"
+
+
+@implementer(IBar)
+class _PhaseBar:
+    def __init__(self, opening: Opening, phase: OpeningPhase) -> None:
+        self._opening = opening
+        self._phase = phase
+
+    def show(self, done: int, total: int | None = None, title: str | None = None) -> None:
+        """See ``IBar``. ``done`` and ``total`` are offsets of the log."""
+        self._opening.reached(self._phase, done, done if total is None else total)

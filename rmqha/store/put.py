@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rmqha.kit.steps import Steps, at_once
+from rmqha.kit.wallclock import IWallClock
 from rmqha.store.derived.dispatchrequest import is_no_folder
 from rmqha.store.derived.putnotes import PutNote, PutNotes
 from rmqha.store.log.commitlog import CommitLog
@@ -66,7 +67,7 @@ class PutRefused(Exception):
 
 
 class Appender:
-    """Assigns offsets to messages and appends them to the log. ``now_ms`` gives their store timestamps.
+    """Assigns offsets to messages and appends them to the log. ``wall`` gives their store timestamps.
 
     ``notes`` tells dispatch of them.
 
@@ -80,14 +81,14 @@ class Appender:
         queue_offsets: dict[tuple[str, int], int],
         delay_levels: DelayLevels,
         max_message_bytes: int,
-        now_ms: Callable[[], int],
+        wall: IWallClock,
         notes: PutNotes,
     ) -> None:
         self._commit_log = log
         self._notes = notes
         self._delay_levels = delay_levels
         self._max_message_bytes = max_message_bytes
-        self._now_ms = now_ms
+        self._wall = wall
         self._last_store_timestamp = log.last_store_timestamp
         self.queue_offsets = queue_offsets
         self.closed_topics: set[str] = set()
@@ -104,7 +105,7 @@ class Appender:
 
     def _store_timestamp(self) -> int:
         """The time in ms, but never earlier than the last one: the wall clock may step back, the log must not."""
-        self._last_store_timestamp = max(self._last_store_timestamp, self._now_ms())
+        self._last_store_timestamp = max(self._last_store_timestamp, self._wall.now_ms())
         return self._last_store_timestamp
 
     def append(self, message: Message) -> AppendMessageResult:

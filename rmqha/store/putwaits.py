@@ -7,6 +7,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.settings.settings import FlushDiskType, Settings
+from rmqha.store.interfaces import Call
 from rmqha.store.log.groupcommit import GroupCommit
 from rmqha.store.message import AppendMessageResult, PutMessageResult, PutMessageStatus
 from rmqha.store.putfigures import PutFigures
@@ -48,7 +49,7 @@ class PutWaits:
         self,
         settings: Settings,
         clock: IReactorTime,
-        flush: Callable[[], None],
+        flush: Call,
         figures: PutFigures | None = None,
         still_leads: Callable[[], bool] = lambda: True,
     ) -> None:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from zope.interface import implementer
+
 from rmqha.kit.steps import Steps, at_once
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BatchConsumeQueue, BatchUnit
@@ -13,6 +15,7 @@ from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, BoundaryType,
 from rmqha.store.derived.dispatchrequest import read_dispatch_request
 from rmqha.store.derived.index import KeyIndex
 from rmqha.store.derived.queuetable import QueueTable
+from rmqha.store.interfaces import IMessageTimes
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.readlimit import ReadLimit
 from rmqha.wire.layout import BLANK_HEADER
@@ -105,6 +108,7 @@ class _Looking:
         return self._wanted.matches(request.properties)
 
 
+@implementer(IMessageTimes)
 class MessageReader:
     """Reads a store's messages through its queues and index.
 
@@ -450,7 +454,7 @@ class MessageReader:
         if queue is None:
             return 0
         end = self.readable_end(queue)
-        return (yield from queue.finding_offset_by_time(timestamp, boundary, self.store_timestamp, end))
+        return (yield from queue.finding_offset_by_time(timestamp, boundary, self, end))
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[Unit] | None:
         """At most ``count`` units of a queue from ``offset`` on, up to where reads end; None without a queue.

@@ -15,6 +15,7 @@ from time import perf_counter
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from rmqha.store.interfaces import Call
 from rmqha.store.nodestate import NODE_FOLDER
 
 LIMIT_FILE = "read-limit"
@@ -31,10 +32,10 @@ class Wait:
 
     __slots__ = ("_limit", "call", "offset")
 
-    def __init__(self, limit: "ReadLimit", offset: int, call: Callable[[], None]) -> None:
+    def __init__(self, limit: "ReadLimit", offset: int, call: Call) -> None:
         self._limit = limit
         self.offset = offset
-        self.call: Callable[[], None] | None = call
+        self.call: Call | None = call
 
     def __lt__(self, other: "Wait") -> bool:
         return self.offset < other.offset
@@ -56,7 +57,7 @@ class LimitFile:
     def __init__(self, store: Path) -> None:
         self._path = store / NODE_FOLDER / LIMIT_FILE
         self._fd: int | None = None
-        self._close: Callable[[], object] = lambda: None
+        self._close: weakref.finalize[..., object] | None = None
 
     def read(self) -> int | None:
         """The limit; None without a file. An unreadable number counts as 0. Raises OSError."""
@@ -85,7 +86,8 @@ class LimitFile:
 
     def close(self) -> None:
         """Close the file. It also closes once nothing refers to this object."""
-        self._close()
+        if self._close is not None:
+            self._close()
         self._fd = None
 
 
@@ -131,7 +133,7 @@ class ReadLimit:
             self._save(offset)
             self.offset = offset
 
-    def wait(self, offset: int, call: Callable[[], None]) -> Wait:
+    def wait(self, offset: int, call: Call) -> Wait:
         """Call ``call`` once, in a later reactor turn, when the limit has reached ``offset``."""
         wait = Wait(self, offset, call)
         heappush(self._waits, wait)

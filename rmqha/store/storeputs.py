@@ -9,6 +9,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.kit.events import Event
+from rmqha.kit.threads import Failed
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutMessageResult, PutMessageStatus
@@ -17,6 +18,8 @@ from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, RightToLead
 
 Put = TypeVar("Put", Message, MessageBatch, PreparedBatch)
+Append = Callable[[Put], AppendMessageResult]
+"""Appends a message, or several. Raises PutRefused, OSError."""
 
 
 class PutPhase(Enum):
@@ -36,9 +39,7 @@ class StorePuts:
 
     _log = Logger()
 
-    def __init__(
-        self, log: CommitLog, appender: Appender, figures: PutFigures, log_broke: Callable[[Failure], None]
-    ) -> None:
+    def __init__(self, log: CommitLog, appender: Appender, figures: PutFigures, log_broke: Failed) -> None:
         self._commit_log = log
         self.appender = appender
         self.figures = figures
@@ -135,7 +136,7 @@ class StorePuts:
                 results.append(self._append(self.appender.append, messages[len(results)]))
         return results
 
-    def _append(self, append: Callable[[Put], AppendMessageResult], put: Put) -> AppendMessageResult | PutMessageResult:
+    def _append(self, append: Append[Put], put: Put) -> AppendMessageResult | PutMessageResult:
         """Append something, or say why not."""
         if self.phase is PutPhase.BROKEN:
             return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE)
@@ -146,7 +147,7 @@ class StorePuts:
         except OSError as error:
             return self._put_failed(error)
 
-    def _put(self, append: Callable[[Put], AppendMessageResult], put: Put, waits: bool) -> Deferred[PutMessageResult]:
+    def _put(self, append: Append[Put], put: Put, waits: bool) -> Deferred[PutMessageResult]:
         figures = self.figures
         started = figures.seconds() if figures.timed_of(1) else None
         refusal = self._refusal(waits)

@@ -140,8 +140,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.root = self.folder / "0"
         self.store: MessageStore | None = None
 
-    def time_of_day(self) -> float:
-        return self.now_ms / 1000
+    def time_of_day(self) -> int:
+        return self.now_ms * 1_000_000
 
     @initialize(kind=st.sampled_from(FlushDiskType), thorough_ms=st.sampled_from((1, 10_000)))
     def begin(self, kind: FlushDiskType, thorough_ms: int) -> None:
@@ -154,7 +154,7 @@ class StoreMachine(RuleBasedStateMachine):
             flush_commit_log_thorough_interval_ms=thorough_ms,
             max_message_size_bytes=2**20,
         )
-        clock = patch.object(time, "time", self.time_of_day)
+        clock = patch.object(time, "time_ns", self.time_of_day)
         clock.start()
         self.stop_clock = clock.stop
         self.open()

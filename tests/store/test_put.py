@@ -77,7 +77,7 @@ class PutTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.now_ms = NOW_MS
-        self.patch(time, "time", lambda: self.now_ms / 1000)
+        self.patch(time, "time_ns", lambda: self.now_ms * 1_000_000)
         self.failures: list[Failure] = []
         self.stores: list[MessageStore] = []
         self.addCleanup(lambda: [store._release(None) for store in self.stores])
@@ -557,7 +557,7 @@ class TimeTests(PutTestCase):
 
     def test_a_batch_has_one(self) -> None:
         moments = iter(range(NOW_MS, NOW_MS + 100))
-        self.patch(time, "time", lambda: next(moments) / 1000)
+        self.patch(time, "time_ns", lambda: next(moments) * 1_000_000)
         result = self.put_batch(MessageBatch("T", [Message("", b"x")] * 3))
         self.assertEqual({self.record_at(at).store_timestamp for at in result.message_offsets}, {NOW_MS})
 

@@ -10,7 +10,6 @@ then takes as many queue offsets as the batch has messages, from the base offset
 gaps, so the place of a unit does not tell its queue offset: it is found by bisection.
 """
 
-from collections.abc import Callable
 from struct import Struct
 from typing import ClassVar, NamedTuple
 
@@ -19,6 +18,7 @@ import numpy as np
 from rmqha.kit.steps import Steps
 from rmqha.store.derived.consumequeue import BoundaryType, ConsumeQueue, Unit
 from rmqha.store.derived.dispatchrequest import DispatchRequest
+from rmqha.store.interfaces import IMessageTimes
 from rmqha.wire.delay import DelayLevels
 
 BATCH_QUEUE_FOLDER = "batchconsumequeue"
@@ -197,10 +197,10 @@ class BatchConsumeQueue(ConsumeQueue):
         self,
         timestamp: int,
         boundary: BoundaryType,
-        store_timestamp: Callable[[int], int | None],
+        times: IMessageTimes,
         end: int | None = None,
     ) -> Steps[int]:
         """The base offset of the batch at ``timestamp`` (ms), as ``boundary`` says. 0 if the queue is empty."""
-        found = yield from super().finding_offset_by_time(timestamp, boundary, store_timestamp, end)
+        found = yield from super().finding_offset_by_time(timestamp, boundary, times, end)
         unit = self.batch(found)
         return found if unit is None else unit.base_offset

@@ -8,7 +8,7 @@ They are derived from the log. What a slice of dispatch adds is kept in memory u
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from rmqha.kit.steps import Steps, at_once
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.errors import StoreError
+from rmqha.store.interfaces import IMessageTimes
 from rmqha.store.log.mappedfile import (
     DISK,
     Disk,
@@ -509,21 +510,21 @@ class ConsumeQueue:
         self,
         timestamp: int,
         boundary: BoundaryType,
-        store_timestamp: Callable[[int], int | None],
+        times: IMessageTimes,
         end: int | None = None,
     ) -> int:
         """The queue offset at ``timestamp`` (ms), as ``boundary`` says. 0 if the queue is empty.
 
-        Messages from ``end`` on do not count; None for the queue's end. ``store_timestamp``
+        Messages from ``end`` on do not count; None for the queue's end. ``times``
         returns STORETIMESTAMP of a physical offset, None if the log has no such message.
         """
-        return at_once(self.finding_offset_by_time(timestamp, boundary, store_timestamp, end))
+        return at_once(self.finding_offset_by_time(timestamp, boundary, times, end))
 
     def finding_offset_by_time(
         self,
         timestamp: int,
         boundary: BoundaryType,
-        store_timestamp: Callable[[int], int | None],
+        times: IMessageTimes,
         end: int | None = None,
     ) -> Steps[int]:
         """Like ``offset_by_time``, in steps that read one message each."""
@@ -531,7 +532,7 @@ class ConsumeQueue:
 
         def stored_at(offset: int) -> int | None:
             unit = self.unit(offset) if offset < end else None
-            return None if unit is None or unit.is_blank else store_timestamp(unit.physical_offset)
+            return None if unit is None or unit.is_blank else times.store_timestamp(unit.physical_offset)
 
         first_after = timestamp + 1 if boundary is BoundaryType.UPPER else timestamp
         low, high = self.min_offset, end

@@ -1,7 +1,7 @@
 """Opens, recovers and removes the consume queues and the index of a store together."""
 
 import struct
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -36,6 +36,7 @@ from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
 from rmqha.store.log.recovery import Recovery
 from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.opening import Opening
 
 RECOVERY_THREADS = 4
 QUEUES_A_ROUND = 256
@@ -128,7 +129,7 @@ def _problem_of_last(key: QueueKey, queue: ConsumeQueue, heads: _LogHeads, prove
     queue_offset, physical_offset, size = queue.last_message
     if physical_offset < heads.min_offset or physical_offset + size > end:
         return None
-    found = read_place(heads.read, physical_offset, size)
+    found = read_place(heads, physical_offset, size)
     if found == (*key, queue_offset) or (found is None and physical_offset < proved_from):
         return None
     place = "no message of this size" if found is None else f"message {found[2]} of queue {found[1]} of {found[0]!r}"
@@ -146,11 +147,11 @@ class Derived:
         settings: Settings,
         log: CommitLog,
         recovery: Recovery,
-        checkpoint: Callable[[], None] = lambda: None,
+        opening: Opening,
     ) -> None:
-        """Recovers them up to the log's end. ``checkpoint`` is called often meanwhile, and may raise.
+        """Recovers them up to the log's end. ``opening`` may be stopped meanwhile.
 
-        Raises StoreError, OSError.
+        Raises OpeningStopped, StoreError, OSError.
         """
         self._delay_levels = settings.message_delay_level
         self._settings = settings
@@ -168,7 +169,7 @@ class Derived:
         }
         mark = DispatchMark.read(root, self._disk)
         self._leave_out_damaged(mark, problems)
-        self._recover_queues(log, recovery, problems, checkpoint)
+        self._recover_queues(log, recovery, problems, opening)
         misplaced = self.queues.misplaced
         refill_from = self._log_lost_units(problems)
         rebuilt = at_once(self._finding_rebuilt(deleted, NOTHING_DELETED))
@@ -279,7 +280,7 @@ class Derived:
                 problems[key] = "an earlier start has found that"
 
     def _recover_queues(
-        self, log: CommitLog, recovery: Recovery, problems: dict[QueueKey, str], checkpoint: Callable[[], None]
+        self, log: CommitLog, recovery: Recovery, problems: dict[QueueKey, str], opening: Opening
     ) -> None:
         """Find the ends of all queues, several at once, because each mostly waits for the disk."""
         checked_from = None if recovery.clean_stop else min(recovery.checked_from, recovery.end)
@@ -304,7 +305,7 @@ class Derived:
             with ThreadPoolExecutor(RECOVERY_THREADS) as threads:  # it starts a thread only when it has work
                 at_once = map if len(items) <= QUEUES_A_TURN else threads.map
                 for begin in range(0, len(items), QUEUES_A_ROUND):
-                    checkpoint()
+                    opening.check()
                     some = items[begin : begin + QUEUES_A_ROUND]
                     parts = [some[at : at + QUEUES_A_TURN] for at in range(0, len(some), QUEUES_A_TURN)]
                     found = chain.from_iterable(at_once(recover_some, parts))

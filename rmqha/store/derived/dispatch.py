@@ -15,7 +15,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.kit.events import Event
-from rmqha.kit.progress import LINE_SECONDS, MIB, left_of
+from rmqha.kit.progress import LINE_SECONDS, MIB, NO_BAR, IBar, left_of
+from rmqha.kit.threads import Failed
 from rmqha.kit.trouble import Trouble
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.batchqueue import BatchConsumeQueue, batch_unit_of
@@ -37,6 +38,7 @@ from rmqha.store.derived.index import IndexedKey, KeyIndex
 from rmqha.store.derived.putnotes import PutNotes
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import StoreError, is_disk_full
+from rmqha.store.interfaces import Call
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import Syncable
 from rmqha.store.opening import OpeningPhase
@@ -90,6 +92,8 @@ NOTICE_SECONDS = 10.0
 
 MessageArrived = Callable[[DispatchRequest, int], None]
 """Called with a message that has its unit in a queue, and with its tagsCode."""
+FoundRestart = Callable[[DispatchRequest], None]
+"""Called with a message that has queue offset 0, and comes after other messages of its queue."""
 
 
 class _Notices:
@@ -193,15 +197,14 @@ class Dispatcher:
         self._listeners: list[MessageArrived] = []
         self.found_batches: Callable[[str], None] = lambda topic: None
         """Called with a topic when the log has the first batch of it, if the topics' table does not have the topic."""
-        self.found_restart: Callable[[DispatchRequest], None] = lambda request: None
-        """Called with a message that has queue offset 0, and comes after other messages of its queue."""
+        self.found_restart: FoundRestart = lambda request: None
         self.empty: Callable[[ConsumeQueue], None] = lambda queue: queue.truncate(0)
         """Called with a queue that starts again from 0, and whose messages are all gone from the log."""
         self._clock: IReactorTime | None = None
         self._next_slice: IDelayedCall | None = None
         self._next_index_write: IDelayedCall | None = None
-        self._failed: Callable[[Failure], None] | None = None
-        self._unsubscribe: Callable[[], None] | None = None
+        self._failed: Failed | None = None
+        self._unsubscribe: Call | None = None
         self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
         self._least_pause = self._first_pause = least_pause
         """The pause before the next slice if dispatch is at the end of the log."""
@@ -250,7 +253,7 @@ class Dispatcher:
         """Call ``message_arrived`` with each queued message and its tagsCode."""
         self._listeners.append(message_arrived)
 
-    def start(self, clock: IReactorTime, failed: Callable[[Failure], None]) -> None:
+    def start(self, clock: IReactorTime, failed: Failed) -> None:
         """Follow the log as it grows. ``failed`` is called with the error of the disk that ends this."""
         self._clock, self._failed = clock, failed
         self._unsubscribe = self._commit_log.subscribe(self._log_grew)
@@ -330,11 +333,11 @@ class Dispatcher:
             return max(BUSY_PAUSE_SECONDS, self._least_pause)
         return min(max(1.0, slice_seconds / SLICE_SECONDS) * BULK_PAUSE_SECONDS, MAX_BULK_PAUSE_SECONDS)
 
-    def catch_up(self, progress: Callable[[int], None] = lambda _: None) -> None:
-        """Dispatch all of the log, and return when it is done. Raises OSError."""
+    def catch_up(self, bar: IBar = NO_BAR) -> None:
+        """Dispatch all of the log, and return when it is done. ``bar`` shows the place reached. Raises OSError."""
         while self.behind_bytes > 0:
             self.run_slice()
-            progress(self.reput_offset)
+            bar.show(self.reput_offset, self._commit_log.verified_offset)
         self._notices.finish()
 
     def run_slice(self, deadline: float | None = None) -> None:

@@ -1,8 +1,7 @@
 """What dispatch needs of one message, and the rules for its unit and keys. Uses no reactor: jobs call it too."""
 
-from collections.abc import Callable
 from struct import error as StructError
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import tags_hash
@@ -152,12 +151,19 @@ def next_sound_position(data: memoryview, base: int, position: int) -> int:
     return found
 
 
-def read_place(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[str, int, int] | None:
+class ReadsLog(Protocol):
+    """Reads the first bytes of records."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes of the log, fewer at its end. Raises OSError."""
+
+
+def read_place(log: ReadsLog, offset: int, size: int) -> tuple[str, int, int] | None:
     """Topic, QUEUEID and QUEUEOFFSET of the record of this size at ``offset`` of the log. None without such a record.
 
-    ``read`` takes an offset of the log and a number of bytes. It may return fewer at the log's end. It is called twice.
+    ``log`` is asked twice.
     """
-    head = read(offset, BODY_LENGTH_AT + 2 * IPV6_EXTRA_BYTES + INT32.size)
+    head = log.read(offset, BODY_LENGTH_AT + 2 * IPV6_EXTRA_BYTES + INT32.size)
     if len(head) < BODY_LENGTH_AT + 2 * IPV6_EXTRA_BYTES + INT32.size:
         return None
     total_size, magic = BLANK_HEADER.unpack_from(head, 0)
@@ -166,7 +172,7 @@ def read_place(read: Callable[[int, int], bytes], offset: int, size: int) -> tup
         return None
     at = BODY_LENGTH_AT + hosts_extra(sys_flag)
     topic_at = at + INT32.size + max(0, INT32.unpack_from(head, at)[0])
-    tail = read(offset + topic_at, min(INT16.size + MAX_FOLDER_NAME_BYTES, max(0, size - topic_at)))
+    tail = log.read(offset + topic_at, min(INT16.size + MAX_FOLDER_NAME_BYTES, max(0, size - topic_at)))
     if len(tail) < INT16.size:
         return None
     width = INT16.size if magic == MESSAGE_MAGIC_CODE_V2 else 1

@@ -53,6 +53,7 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import file_name, sync_file_system
 from rmqha.store.log.records import Manner, read_records
 from rmqha.store.log.splits import SegmentReader, Split, log_files
+from rmqha.store.log.stretches import Progress
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.wire.columns import Records
 
@@ -163,10 +164,6 @@ class Rebuilt:
         }
 
 
-Reached = Callable[[int], None]
-"""Called with each offset of the log up to which the work is done."""
-
-
 def nobody_watches(_: int) -> None:
     """Progress within a split that nobody watches."""
 
@@ -177,7 +174,7 @@ def rebuild_split(
     file_size: int,
     rules: Rules,
     deleted: DeletedTopicTable,
-    reached: Reached = nobody_watches,
+    reached: Progress = nobody_watches,
 ) -> RebuiltSplit:
     """Write the units and keys of a split into ``folder``. Raises StoreError, OSError."""
     dispatch = BulkDispatch(rules.settings.message_delay_level, deleted)
@@ -306,14 +303,14 @@ def merge_runs(parts: Iterable[RebuiltSplit]) -> Runs:
 class OnSplit(Protocol):
     """What is done with each split; see ``rebuild_split``."""
 
-    def __call__(self, split: Split, *, reached: Reached = nobody_watches) -> RebuiltSplit: ...
+    def __call__(self, split: Split, *, reached: Progress = nobody_watches) -> RebuiltSplit: ...
 
 
 Runner = Callable[[OnSplit, Callable[[], None]], list[RebuiltSplit]]
 """Runs the splits of a log. Before it runs them again it calls its second argument, which removes what they wrote."""
 
 
-def rebuild_in_place(root: Path, log: CommitLog, settings: Settings, reached: Reached = nobody_watches) -> Rebuilt:
+def rebuild_in_place(root: Path, log: CommitLog, settings: Settings, reached: Progress = nobody_watches) -> Rebuilt:
     """Build the queues and the index of a recovered log in this process, in place of those below ``root``.
 
     The caller has locked the store. Parts of the log that are not records are skipped, and counted. As ``build``, if it

@@ -1,7 +1,7 @@
 """The commit log: segments as one continuous sequence of bytes, of which a prefix is verified to be records."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 from zope.interface import implementer
 
 from rmqha.store.errors import StoreError
-from rmqha.store.interfaces import ICommitLog
+from rmqha.store.interfaces import Call, ICommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file_name
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
 from rmqha.wire.scan import scan_records
@@ -34,7 +34,7 @@ class CommitLog:
         """Raises StoreError if the folder holds anything but segments of this size."""
         self.disk = disk
         self._queue = MappedFileQueue(folder, segment_size, writable=owned, syncs_parent=True, disk=disk)
-        self._listeners: tuple[Callable[[], None], ...] = ()
+        self._listeners: tuple[Call, ...] = ()
         self._tail: MappedFile | None = None  # the segment last appended to
         self._start: int = self._queue.first_base or 0
         self.max_offset: int = self._queue.end_offset
@@ -43,7 +43,7 @@ class CommitLog:
         self.durable_offset: int = self._start
         """The end of the last verified record that is on the disk. ``flushed_offset`` may be inside a record."""
         self.truncations = 0
-        self.begun: Callable[[], None] = lambda: None
+        self.begun: Call = lambda: None
         """Called after ``begin_at``."""
         self._untouched_end = self.max_offset
         """Nothing before it was written since the log was opened, so segments before it may close without a flush."""
@@ -376,7 +376,7 @@ class CommitLog:
                 self._find(base).sync()
         self.disk.sync_folder(self.folder)
 
-    def subscribe(self, log_grew: Callable[[], None]) -> Callable[[], None]:
+    def subscribe(self, log_grew: Call) -> Call:
         """Call ``log_grew`` after each growth of the verified prefix, until the returned function is called."""
         self._listeners = (*self._listeners, log_grew)  # a new tuple, because the old one may be in use
 

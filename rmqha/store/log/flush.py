@@ -4,7 +4,6 @@ ASYNC_FLUSH flushes periodically; SYNC_FLUSH flushes whenever a put waits. A fai
 dropped the bytes after it, so a second attempt proves nothing, and nothing after them may be acknowledged.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,10 @@ from twisted.python.failure import Failure
 from rmqha.kit.events import Event
 from rmqha.kit.histogram import Histogram
 from rmqha.kit.services import PeriodicService
-from rmqha.kit.threads import RunInThread
+from rmqha.kit.threads import Failed, RunInThread
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import is_disk_full
+from rmqha.store.interfaces import Call
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import Syncable
@@ -70,7 +70,7 @@ class Flusher:
         clock: IReactorTime,
         run_in_thread: RunInThread,
         checkpoint: CheckpointFile,
-        failed: Callable[[Failure], None],
+        failed: Failed,
     ) -> None:
         self._commit_log = log
         self._derived = checkpoint.derived
@@ -81,7 +81,7 @@ class Flusher:
         self._run_in_thread = run_in_thread
         self._checkpoint_path = checkpoint.path
         self._failed = failed
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Call] = []
         self._running: Deferred[None] | None = None
         self._again = False
         self.broken = False
@@ -98,7 +98,7 @@ class Flusher:
         """Start the periodic flush."""
         self._loop.startService()
 
-    def subscribe(self, log_flushed: Callable[[], None]) -> None:
+    def subscribe(self, log_flushed: Call) -> None:
         """Call ``log_flushed`` after each growth of the flushed prefix."""
         self._listeners.append(log_flushed)
 

@@ -13,7 +13,7 @@ import shutil
 import stat
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -93,8 +93,11 @@ class MappedFile:
         except BaseException:  # of any kind: close the file, then raise it again
             os.close(self._fd)
             raise
-        self.close: Callable[[], object] = weakref.finalize(self, os.close, self._fd)
-        """Closes the file. It also closes once nothing, in any thread, refers to this object."""
+        self._finalizer = weakref.finalize(self, os.close, self._fd)
+
+    def close(self) -> None:
+        """Close the file. It also closes once nothing, in any thread, refers to this object."""
+        self._finalizer()
 
     @classmethod
     def create(cls, path: Path, file_size: int) -> "MappedFile":
@@ -269,12 +272,11 @@ class Fronted(Protocol):
     @property
     def content(self) -> mmap.mmap | memoryview: ...
 
-    @property
-    def close(self) -> Callable[[], object]: ...
-
     def write(self, position: int, data: Buffer) -> None: ...
 
     def sync(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Lock(Protocol):
@@ -351,8 +353,11 @@ class FrontMappedFile:
                 name_file(error, path)
             raise
         self._fd = fd
-        self.close: Callable[[], object] = weakref.finalize(self, os.close, fd)
-        """Closes the file. It also closes once nothing, in any thread, refers to this object."""
+        self._finalizer = weakref.finalize(self, os.close, fd)
+
+    def close(self) -> None:
+        """Close the file. It also closes once nothing, in any thread, refers to this object."""
+        self._finalizer()
 
     def write(self, position: int, data: Buffer) -> None:
         """Write all of ``data`` at ``position``. Raises OSError."""

@@ -13,6 +13,9 @@ from rmqha.wire import layout
 from rmqha.wire.columns import Bytes, Mask, Records, hop, lay_out
 from rmqha.wire.record import CRC_MASK, IncompleteRecord, RecordError, check_record
 
+Passed = Callable[[Bytes], None]
+"""Called with bytes of the log in their order."""
+
 Skipped = Callable[[CorruptLogError, int], None]
 """Called with bytes that are not records, and with the offset where records continue (or the split ends)."""
 
@@ -34,7 +37,7 @@ def read_records(
     split: Split,
     manner: Manner,
     skipped: Skipped | None = None,
-    passed: Callable[[Bytes], None] | None = None,
+    passed: Passed | None = None,
 ) -> Iterator[Records]:
     """Read all messages of the split, in parts with at least one message each.
 
@@ -113,7 +116,7 @@ class _Reading:
         self.at = records.end
         return self._proved(records)
 
-    def hand_on(self, start: int, passed: Callable[[Bytes], None] | None) -> None:
+    def hand_on(self, start: int, passed: Passed | None) -> None:
         """Pass on the bytes from ``start`` to the current offset. Raises OSError."""
         if passed is None:
             return

@@ -374,7 +374,7 @@ def audit(
             auditor.complain(f"{folder} is a queue of the wrong type for its topic (queue.type in topics.json)")
         for (topic, queue_id), problem in bad_queues.items():
             auditor.complain(f"queue {queue_id} of {topic} is damaged: {problem} (rmqha rebuild rebuilds it)")
-        index = _IndexEntries(root, settings, auditor.complain, live)
+        index = _IndexEntries(root, settings, auditor, live)
         missing_keys = 0
         for start, stop in _sound_ranges(log.min_offset, end, stretches):
             at = start
@@ -456,7 +456,7 @@ def _audit_some(
 class _IndexEntries:
     """All entries of all index files, in the order of their messages."""
 
-    def __init__(self, root: Path, settings: Settings, complain: Callable[[str], None], live: bool) -> None:
+    def __init__(self, root: Path, settings: Settings, auditor: _Auditor, live: bool) -> None:
         arrays = []
         wanted = configured_geometry(settings.max_hash_slot_num, settings.max_index_num)
         for path in index_paths(root / INDEX_FOLDER):
@@ -466,7 +466,7 @@ class _IndexEntries:
                 made = index_geometry(root, settings)
                 arrays.append(read_entries(path, geometry_of(path, wanted, made, grows=live)))
             except UnprovedIndexFile as error:
-                complain(str(error))
+                auditor.complain(str(error))
         self._offsets = _joined([array["physical_offset"] for array in arrays])
         self._hashes = _joined([array["hash"] for array in arrays])
         order = np.argsort(self._offsets, kind="stable")  # files of a Java recovery may overlap

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rmqha.store.log.stretches import Progress
 from rmqha.store.offline.findings import Difference
 from rmqha.wire.columns import hop
 from rmqha.wire.layout import BLANK_HEADER, BLANK_MAGIC_CODE
@@ -14,9 +15,7 @@ Read = Callable[[int, int], Buffer | None]
 """Reads at least one and at most this many bytes at an offset. None if the log does not hold the offset."""
 
 
-def compare_range(
-    ours: Read, theirs: Read, start: int, end: int, window_bytes: int, progress: Callable[[int], None]
-) -> Difference:
+def compare_range(ours: Read, theirs: Read, start: int, end: int, window_bytes: int, progress: Progress) -> Difference:
     """Compare two logs from ``start`` to ``end``, ``window_bytes`` at a time. Raises what reading raises."""
     found, at = Difference(), start
     while at < end:
@@ -34,9 +33,7 @@ def compare_range(
     return found
 
 
-def compare_segment(
-    ours: Read, theirs: Read, start: int, end: int, segment_end: int, progress: Callable[[int], None]
-) -> Difference:
+def compare_segment(ours: Read, theirs: Read, start: int, end: int, segment_end: int, progress: Progress) -> Difference:
     """Compare a part of one segment, from the start of a record on. Raises what reading raises.
 
     The bytes after the header of a blank belong to no record and may have any value: Java leaves there what was in its

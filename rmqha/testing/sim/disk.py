@@ -158,9 +158,11 @@ class SimFile(MappedFile):
         self.base_offset = int(path.name)
         self.file_size = file_size
         self.segment = memoryview(inode.content).toreadonly()
-        self.close = lambda: None
         self._disk = disk
         self._inode = inode
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
     def write(self, position: int, *pieces: Buffer) -> None:
         self._disk.write(self.path, self._inode, position, b"".join(pieces))
@@ -182,7 +184,9 @@ class SimPages:
         self._inode = inode
         self.size = inode.size
         self.content = bytes(inode.content[: inode.size])
-        self.close = lambda: None
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
     def read(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes, as they are now."""
@@ -204,7 +208,9 @@ class SimFronted:
         self._inode = inode
         self.front = memoryview(inode.content)[:front_bytes]
         self.content = memoryview(inode.content).toreadonly()
-        self.close = lambda: None
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
     def write(self, position: int, data: Buffer) -> None:
         """pwrite."""

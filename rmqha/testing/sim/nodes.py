@@ -249,7 +249,9 @@ class SimHost:
             node = self.node
             node.say(f"is opened by force: {error}")
             node.world.not_repaired(node)
-            return MessageStore(node.settings, may_cut=MayCut.ANYTHING, disk=node.disk, now_ms=node.world.now_ms)
+            return MessageStore(
+                node.settings, may_cut=MayCut.ANYTHING, disk=node.disk, wall=WallClockOfWorld(node.world)
+            )
 
     async def run(self, store: MessageStore) -> SimOpenNode:
         self._was_open = True
@@ -604,7 +606,7 @@ class SimSlave(SimNode):
         examined = examine_store(settings, disk=disk)
         if examined.damage is not None:  # the new master does not have these bytes: rmqha recover goes on without them
             self.say(f"rmqha recover: {LogDamaged(settings.store_path_root_dir, examined.damage)}")
-            MessageStore(settings, may_cut=MayCut.ANYTHING, disk=disk, now_ms=self.world.now_ms).close_now()
+            MessageStore(settings, may_cut=MayCut.ANYTHING, disk=disk, wall=WallClockOfWorld(self.world)).close_now()
             examined = examine_store(settings, disk=disk)
         log = open_log(settings, owned=False, disk=disk)
         endpoint = self.world.network.endpoint(process, self.master_name)

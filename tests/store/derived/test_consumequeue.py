@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
 from rmqha.store.derived import consumequeue
 from rmqha.store.derived.consumequeue import (
@@ -25,6 +26,7 @@ from rmqha.store.derived.consumequeue import (
     queue_file_size,
 )
 from rmqha.store.errors import StoreError
+from rmqha.store.interfaces import IMessageTimes
 from rmqha.store.log.mappedfile import DISK, MAX_OPEN_FILES, Syncable, UnflushedFile
 from rmqha.testing.sim.disk import SimDisk
 from tests import examples
@@ -608,12 +610,23 @@ def searched(stored: dict[int, int], timestamp: int, boundary: BoundaryType) -> 
     return after[0] if is_after else before[-1]
 
 
+@implementer(IMessageTimes)
+class Times:
+    """The times of messages, by their places in the log."""
+
+    def __init__(self, times: dict[int, int]) -> None:
+        self._times = times
+
+    def store_timestamp(self, physical_offset: int) -> int | None:
+        return self._times.get(physical_offset)
+
+
 class OffsetByTimeTests(ConsumeQueueTestCase):
     def ask(
         self, queue: ConsumeQueue, times: dict[int, int], timestamp: int, boundary: BoundaryType = BoundaryType.NEAREST
     ) -> int:
         by_place = {unit(number).physical_offset: at for number, at in times.items()}
-        return queue.offset_by_time(timestamp, boundary, by_place.get)
+        return queue.offset_by_time(timestamp, boundary, Times(by_place))
 
     def test_exact_between_before_and_after(self) -> None:
         queue = self.make(8)

@@ -11,7 +11,9 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
+from rmqha.kit.progress import IBar
 from rmqha.store.derived import consumequeue, dispatch
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.derived.dispatch import (
@@ -481,6 +483,17 @@ class ImpossibleOffsetTests(DispatchTestCase):
             self.assertEqual((queue.min_offset, queue.max_offset), (4000 + queue_id, 4002 + queue_id))
 
 
+@implementer(IBar)
+class SeenPlaces:
+    """A bar that keeps what it was to show."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[int, int | None]] = []
+
+    def show(self, done: int, total: int | None = None, title: str | None = None) -> None:
+        self.shown.append((done, total))
+
+
 class SliceTests(DispatchTestCase):
     segment_size = 16 * 1024 * 1024
 
@@ -589,9 +602,11 @@ class SliceTests(DispatchTestCase):
 
     def test_catching_up_tells_how_far_it_is(self) -> None:
         self.writer.put_many(2 * SLICE_MESSAGES + 100)
-        told: list[int] = []
-        self.dispatcher.catch_up(told.append)
-        self.assertEqual((len(told), told[-1], told), (3, self.log.verified_offset, sorted(set(told))))
+        bar = SeenPlaces()
+        self.dispatcher.catch_up(bar)
+        told, end = [done for done, _ in bar.shown], self.log.verified_offset
+        self.assertEqual((len(told), told[-1], told), (3, end, sorted(set(told))))
+        self.assertEqual({total for _, total in bar.shown}, {end})
 
     def test_units_are_readable_though_their_slice_goes_on(self) -> None:
         self.writer.put_many(10)

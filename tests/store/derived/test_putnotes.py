@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
 
+from rmqha.kit.wallclock import IWallClock
 from rmqha.settings.settings import Settings
 from rmqha.store.derived import putnotes
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request
@@ -83,6 +85,14 @@ class PutNotesTests(SynchronousTestCase):
         self.assertEqual(self.offsets(100), [100])
 
 
+@implementer(IWallClock)
+class StoppedWallClock:
+    """It is always the same time of day."""
+
+    def now_ms(self) -> int:
+        return NOW_MS
+
+
 class EqualTests(SynchronousTestCase):
     """The log says the same as the notes."""
 
@@ -91,7 +101,7 @@ class EqualTests(SynchronousTestCase):
         settings = Settings(
             mapped_file_size_commit_log=4096, max_hash_slot_num=10, max_index_num=1000, max_message_size_bytes=3000
         )
-        store = MessageStore(replace(settings, store_path_root_dir=new_folder(self)), now_ms=lambda: NOW_MS)
+        store = MessageStore(replace(settings, store_path_root_dir=new_folder(self)), wall=StoppedWallClock())
         self.clock = Clock()
         store.start_flushing(self.clock, execute, lambda failure: None)
         if not takes_notes:
