@@ -245,14 +245,14 @@ MUTANTS = (
         S + "storeputs.py",
         "            self.waits.give_up_replicas()\n",
         "            pass\n",
-        ("tests/store/test_putwaits.py", "tests/store/test_messagestore.py", "tests/node", "cluster"),
+        ("tests/store/test_put.py", "cluster"),
     ),
     Mutant(
         "a store that ends takes puts",
         S + "storeputs.py",
         "            self.phase = PutPhase.NONE\n        if self.waits",
         "            self.phase = PutPhase.TAKEN\n        if self.waits",
-        ("tests/store", "cluster"),
+        ("tests/store/test_put.py", "cluster"),
     ),
     Mutant(
         "a segment has no room for its blank",

@@ -53,6 +53,7 @@ from tests.fixtures import new_folder
 from tests.ha.doubles import log_lines
 from tests.store.log.test_flush import Thread
 from tests.store.logs import held
+from tests.store.test_putwaits import FakeReplicas
 from tests.strategies import HOSTS, INT32, INT64
 
 NOW_MS = 1_795_000_000_000
@@ -771,6 +772,16 @@ class TogetherTests(PutTestCase):
         results = self.put_together(sized(200), sized(200))
         self.assertEqual([result.status for result in results], [PutMessageStatus.SERVICE_NOT_AVAILABLE] * 2)
         self.assertEqual(self.store.put_figures.by_status()[PutMessageStatus.SERVICE_NOT_AVAILABLE], 2)
+
+    def test_a_store_that_takes_no_more_answers_those_that_wait_for_replicas(self) -> None:
+        """Their clients are still connected."""
+        self.store.replicate_by(FakeReplicas(self.clock))
+        waiting = self.store.put_together([sized(200), sized(200)])
+        assert isinstance(waiting, Deferred)
+        self.assertNoResult(waiting)
+        self.store.end_puts()
+        results = self.successResultOf(waiting)
+        self.assertEqual([result.status for result in results], [PutMessageStatus.FLUSH_SLAVE_TIMEOUT] * 2)
 
     def test_one_in_eight_is_timed(self) -> None:
         for count in (3, 2, 2, 1, 8, 16):
