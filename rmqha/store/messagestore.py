@@ -26,7 +26,7 @@ from rmqha.settings.settings import BrokerRole, Settings, SettingsError, with_de
 from rmqha.store.clamping import clamp_groups
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.derived import Derived
-from rmqha.store.derived.dispatch import FoundRestart, MessageArrived
+from rmqha.store.derived.placing import FoundRestart, MessageArrived
 from rmqha.store.derived.queuetypes import QueueTypes
 from rmqha.store.derived.replacing import (
     forget_sizes,
@@ -243,7 +243,7 @@ class MessageStore:
         derived = Derived(self.root, self.settings, self.commit_log, recovery, self._opening)
         for message_arrived in self._arrival_listeners:
             derived.dispatcher.subscribe(message_arrived)
-        derived.dispatcher.found_restart = self._found_restart
+        derived.dispatcher.placer.found_restart = self._found_restart
         return derived
 
     def _serve_derived(self) -> None:
@@ -370,7 +370,7 @@ class MessageStore:
 
     def on_restart(self, found: FoundRestart) -> None:
         """Call ``found`` with each message that has queue offset 0, and comes after other messages of its queue."""
-        self._found_restart = self.derived.dispatcher.found_restart = found
+        self._found_restart = self.derived.dispatcher.placer.found_restart = found
 
     def set_queue_types(self, types: QueueTypes) -> None:
         """Use what the topics' table says now of batch consume queues. Raises OSError."""
