@@ -17,6 +17,7 @@ In reading order:
 - ``putfigures``: how many puts had which result, and how long they took.
 - ``putwaits``: what a put waits for before it is answered.
 - ``storeputs``: the puts of an open store.
+- ``removals``: removes old queues of an open store in a thread.
 - ``readlimit``: where reads end, and who waits for that to change.
 - ``reading``: reads messages by queue offset, key, id and time.
 - ``retention``: deletes old segments.
@@ -29,6 +30,7 @@ In reading order:
 - ``clamping``: sets back offsets that are past the end of their queues.
 - ``setback``: sets back what points into a log that loses its end.
 - ``examining``: the names of a store's own files, its log, and what recovery would find in it.
+- ``logopening``: opens the log of a locked store.
 - ``logrecovery``: recovers the log of a store that is opened.
 - ``opening``: how far the opening of a store is, and how to stop it.
 - ``messagestore``: the facade: opens, owns and closes everything above.

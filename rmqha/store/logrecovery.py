@@ -7,12 +7,15 @@ from twisted.logger import Logger
 
 from rmqha.kit.events import Event
 from rmqha.settings.settings import BrokerRole, Settings
+from rmqha.store.errors import StoreError
 from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE, CUT_FOLDER
 from rmqha.store.log.checkpoint import SAFETY_MARGIN_MS, Checkpoint
 from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.recovery import Examination, Recovery, latest_vouched, settle
+from rmqha.store.log.mappedfile import file_name
+from rmqha.store.log.recovery import Examination, Recovery, keep, latest_vouched, log_pieces, settle
 from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets
-from rmqha.store.setback import CutEnd, move_snapshots_aside, queues_on_disk, set_back
+from rmqha.store.setback import CutEnd, move_snapshots_aside, queues_on_disk, set_back, set_progress_aside
+from rmqha.wire.scanned import Scan
 
 _log = Logger()
 
@@ -108,8 +111,60 @@ def _unproved_from(settings: Settings, recovery: Recovery, state: NodeState) -> 
 
 def tell_loss(root: Path, log: CommitLog, state: NodeState, end: int) -> NodeState:
     """Start a new epoch, durably, if confirmed bytes from ``end`` on are missing. Raises OSError."""
-    noted = state.after_loss(end)
-    if noted is not state:
-        noted = replace(noted, offsets=offsets_of(log, end))
-        noted.write(root, log.disk)
-    return noted
+    told = state.after_loss(end)
+    if told is not state:
+        told = replace(told, offsets=offsets_of(log, end))
+        told.write(root, log.disk)
+    return told
+
+
+def set_log_aside(root: Path, log: CommitLog, state: NodeState, now_ms: int) -> tuple[Path, NodeState]:
+    """Empty the log: move all segments, and what points into it, to a new folder below ``rmqha``.
+
+    Returns the folder, and what state.json is to say. Raises OSError.
+    """
+    disk, aside = log.disk, root / NODE_FOLDER / f"aside-{now_ms}"
+    disk.make_folder(aside.parent)
+    log.sync()
+    state = replace(state, offsets=offsets_of(log, log.verified_offset), unproved_from=None)
+    set_progress_aside(root, aside.with_name(f"{aside.name}-timers"), disk)
+    log.set_aside(aside)
+    move_snapshots_aside(root, log.min_offset, disk)
+    lower_checkpoint(root, log)
+    return aside, tell_loss(root, log, state, log.min_offset)
+
+
+def keep_cut(root: Path, log: CommitLog, state: NodeState, offset: int) -> tuple[Path | None, NodeState]:
+    """Before the log is cut at ``offset``: keep the bytes after it, and write the new epoch to state.json.
+
+    Returns the file that keeps the bytes, None without any, and what state.json says. Raises OSError.
+    """
+    kept_in = None
+    if log.max_offset > offset:
+        pieces = log_pieces(log, offset, log.max_offset)
+        kept_in = keep(log.disk, pieces, root / NODE_FOLDER / CUT_FOLDER, file_name(offset))
+    state = state.after_loss(offset)
+    confirmed = min(offset, state.offsets.confirmed)
+    unproved = state.unproved_from if state.unproved_from is not None and state.unproved_from < offset else None
+    offsets = replace(offsets_of(log, confirmed), verified=offset, written=offset)
+    state = replace(state, offsets=offsets, unproved_from=unproved)
+    state.write(root, log.disk)
+    return kept_in, state
+
+
+def scan_to(log: CommitLog, offset: int) -> Scan:
+    """Scan the last segment before ``offset``, the end of a record. Raises StoreError if it is not one, OSError."""
+    found = log.scan(max(log.min_offset, (offset - 1) // log.segment_size * log.segment_size), offset)
+    if found.end != offset:
+        raise StoreError(f"{offset} is not the end of a record: the record before it ends at {found.end}")
+    return found
+
+
+def tell_proved(state: NodeState) -> NodeState:
+    """All that was not flushed at an unclean stop equals the master's log."""
+    _log.info(
+        "the log from {start} on equals the master's: all that was not on the disk when the node stopped was compared",
+        event=Event.LOG_END_PROVED,
+        start=state.unproved_from,
+    )
+    return replace(state, unproved_from=None)

@@ -9,10 +9,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from twisted.internet.defer import Deferred, execute, succeed
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -26,59 +25,55 @@ from rmqha.settings.settings import BrokerRole, Settings, SettingsError, with_de
 from rmqha.store.clamping import clamp_groups
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.derived import Derived
-from rmqha.store.derived.dispatch import FoundRestart, MessageArrived
+from rmqha.store.derived.placing import FoundRestart, MessageArrived
 from rmqha.store.derived.queuetypes import QueueTypes
 from rmqha.store.derived.replacing import (
     forget_sizes,
-    noted_sizes,
-    remove_if_doubted,
-    remove_retired,
-    remove_staging,
     retire_derived,
 )
 from rmqha.store.dledger import check_no_dledger
-from rmqha.store.errors import StoreError
-from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE, CUT_FOLDER, LOCK_FILE, examine_store, open_log
+from rmqha.store.examining import ABORT_FILE, CHECKPOINT_FILE, LOCK_FILE
 from rmqha.store.log.checkpoint import Checkpoint
-from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import CheckpointFile, Flusher, next_checkpoint
-from rmqha.store.log.mappedfile import DISK, Disk, Syncable, check_not_among_segments, file_name
+from rmqha.store.log.mappedfile import DISK, Disk, Syncable, check_not_among_segments
 from rmqha.store.log.recovery import (
     Examination,
     LogDamaged,
     MayCut,
     Recovery,
-    check_may_cut,
-    keep,
-    log_pieces,
 )
-from rmqha.store.logrecovery import lower_checkpoint, offsets_of, recover_log, tell_loss
+from rmqha.store.logopening import BuildDerived, LogOpening
+from rmqha.store.logrecovery import (
+    keep_cut,
+    lower_checkpoint,
+    offsets_of,
+    scan_to,
+    set_log_aside,
+    tell_proved,
+)
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
 from rmqha.store.metadata import CONFIG_FOLDER
-from rmqha.store.nodestate import NODE_FOLDER, NodeState, Offsets, state_path
+from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch
 from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication, RightToLead
 from rmqha.store.reading import MessageReader
-from rmqha.store.readlimit import NO_LIMIT, LimitFile, ReadLimit
+from rmqha.store.readlimit import LimitedReads, ReadLimit
+from rmqha.store.removals import Removals
 from rmqha.store.restarts import Restarts, read_restarts
-from rmqha.store.setback import CutEnd, move_snapshots_aside, set_back, set_progress_aside
+from rmqha.store.setback import CutEnd, move_snapshots_aside, set_back
 from rmqha.store.storeputs import PutPhase, StorePuts
-from rmqha.wire.layout import BLANK_HEADER
-from rmqha.wire.record import Record, RecordError, peek_size
+from rmqha.wire.record import Record
 from rmqha.wire.scanned import Scan
 
 REOPENING_BYTES = 4 << 20
 """Without this room a running node does not close its store to open it again: if it cannot close it, it ends."""
-MAX_RECORDS_WALKED = 4096
 LAST_DISPATCH_SECONDS = 5.0
 """How long queues may catch up with the log when a store closes. The next start dispatches the rest."""
 
 FinalState = Callable[[], NodeState]
 """Gives the state at a clean stop, when all of the log is on the disk."""
-BuildDerived = Callable[[CommitLog, Settings], object]
-"""Builds queues and index of a recovered log, and puts them in place of the old ones."""
 
 
 class MessageStore:
@@ -104,9 +99,6 @@ class MessageStore:
 
         Raises StoreInUse, LogDamaged and other StoreErrors, OSError. Raises OpeningStopped if ``opening`` is stopped.
         """
-        self.settings = settings
-        self._build_derived = build_derived
-        self._is_a_nodes = opening is not None and opening.is_of_node
         self._opening = Opening() if opening is None else opening
         self.root = settings.store_path_root_dir
         self.disk = disk
@@ -116,15 +108,13 @@ class MessageStore:
         check_no_dledger(self.root)
         self._lock_file = disk.lock(self.root / LOCK_FILE)
         try:
-            known = NodeState.read(self.root, self.disk)
-            self.node_state = known or NodeState.new()
+            log = LogOpening(settings, self._opening, opening is not None and opening.is_of_node, disk)
             try:
-                self._check_log(known, may_cut)
-                self._open()
+                log.check(may_cut)
+                self._open(log, build_derived)
             except BaseException as error:  # of any kind: state.json says again what it said
-                is_expected = isinstance(error, OpeningStopped | LogDamaged) or build_derived is not None
-                if is_expected and disk.exists(state_path(self.root)):
-                    self.node_state.write(self.root, disk)
+                if isinstance(error, OpeningStopped | LogDamaged) or build_derived is not None:
+                    log.write_back()
                 raise
         except BaseException:  # of any kind: release the lock, then raise it again
             self._lock_file.release()
@@ -132,28 +122,9 @@ class MessageStore:
         finally:
             self._opening = Opening()  # the opening is over: its owner can no longer stop what follows
 
-    def _check_log(self, known: NodeState | None, may_cut: MayCut) -> None:
-        """Examine the log as recovery will. Changes no byte of it. ``known`` is what state.json said, if there was one.
-
-        Raises LogDamaged, StoreError, OSError, OpeningStopped.
-        """
-        if self._is_a_nodes:
-            self.node_state = replace(self.node_state, dispatched=0)  # it may make queues again
-        if known is not None:  # we write no state into a store that is refused
-            self._opening.write_state = self._write_opening_state
-        self._keeps_state = known is not None or self._is_a_nodes
-        self._examined = self._opening.known_log or examine_store(
-            self.settings, self._opening.bar(OpeningPhase.RECOVERING), self.disk
-        )
-        if self.settings.broker_role is BrokerRole.SLAVE:  # its master sends the missing bytes again
-            may_cut = max(may_cut, MayCut.LOST_END)
-        check_may_cut(self._examined, may_cut, self.root)
-
-    def _open(self) -> None:
-        self.commit_log = open_log(self.settings, disk=self.disk)
-        if self._keeps_state:
-            self._opening.write_state = self._write_opening_state
-        self.recovery, self.node_state = recover_log(self.settings, self.commit_log, self._examined, self.node_state)
+    def _open(self, opened: LogOpening, build_derived: BuildDerived | None) -> None:
+        self.commit_log = opened.open()
+        self.recovery, self.node_state, self.settings = opened.recovery, opened.node_state, opened.settings
         self.is_slave = self.settings.broker_role is BrokerRole.SLAVE
         noted = self.node_state.topics_up_to if self.is_slave else None
         self.topics_up_to = None if noted is None else min(noted, self.commit_log.verified_offset)
@@ -165,8 +136,7 @@ class MessageStore:
         """How many offsets of groups were past the end of their queues, and were set back."""
         self._flusher: Flusher | None = None
         self._failed: Failed | None = None
-        self._run_in_thread: RunInThread = execute
-        self._removing: Deferred[None] = succeed(None)
+        self._removals = Removals(self.disk)
         self._dispatching: tuple[IReactorTime, Failed] | None = None
         self._arrival_listeners: list[MessageArrived] = []
         is_slaves = self.is_slave or self.node_state.role == BrokerRole.SLAVE.value
@@ -176,26 +146,14 @@ class MessageStore:
         self._found_restart: FoundRestart = lambda request: None
         if is_slaves:
             self._found_restart = self.restarts.add
-        self.read_limit: ReadLimit | None = None
-        """Where reads end, if ``readUpTo=confirmed``: see ``limit_reads``."""
-        self._limit_file: LimitFile | None = None
+        self._reads = LimitedReads(self.root, self.commit_log, self._limit_failed)
         self.put_figures = PutFigures(time.monotonic)
-        if remove_staging(self.root, self.disk):
-            self._log.info(
-                "removed the unused queues and index of a rebuild or reseed that was killed",
-                event=Event.UNFINISHED_REBUILD_REMOVED,
-            )
-        if remove_if_doubted(self.root, self.settings, self.disk):
-            self._log.warn(
-                "queues and index do not match a part of the log that was repaired: they are built again",
-                event=Event.DERIVED_REMOVED,
-            )
         try:
-            self.settings = noted_sizes(self.root, self.settings, self.disk)
-            recovery = self.recovery if self._build_derived is None else self._build(self._build_derived)
+            self.settings = opened.tidied_settings()
+            recovery = self.recovery if build_derived is None else opened.build(build_derived)
             self.derived = self._new_derived(recovery)
         except OpeningStopped:
-            self._stop_opening(is_clean=self.recovery.clean_stop)
+            opened.stop(is_clean=self.recovery.clean_stop)
             raise
         try:
             self._serve_derived()
@@ -204,7 +162,7 @@ class MessageStore:
             self._flush_derived()
             self.derived.settle()
             self.derived.close()
-            self._stop_opening(is_clean=True)
+            opened.stop(is_clean=True)
             raise
         self.puts = StorePuts(self.commit_log, self._new_appender(), self.put_figures, self._log_broke)
         is_whole = self.recovery.clean_stop and self.recovery.damage is None
@@ -214,36 +172,12 @@ class MessageStore:
         if self.derived.shows_sizes:
             forget_sizes(self.root, self.disk)
 
-    def _build(self, build_derived: BuildDerived) -> Recovery:
-        """Have queues and index built again. Returns a recovery after a clean stop: that is how they are opened."""
-        try:
-            build_derived(self.commit_log, self.settings)
-        except BaseException:  # of any kind: close the store, then raise it again
-            self._stop_opening(is_clean=self.recovery.clean_stop)
-            raise
-        end = self.commit_log.verified_offset
-        return Recovery(True, self.commit_log.min_offset, checked_from=end, end=end, messages=0)
-
-    def _write_opening_state(self, phase: OpeningPhase) -> None:
-        """Write the phase of opening to state.json. All else stays as the last run left it. Raises OSError."""
-        replace(self.node_state, state=phase.name).write(self.root, self.disk)
-
-    def _stop_opening(self, is_clean: bool) -> None:
-        """Close the log of a store whose opening was stopped.
-
-        The stop counts as clean if queues and index were open, or if the stop before it was clean.
-        """
-        if is_clean:
-            self.disk.remove(self.root / ABORT_FILE, missing_ok=True)
-        self.disk.sync_folder(self.root)
-        self.commit_log.close()
-
     def _new_derived(self, recovery: Recovery) -> Derived:
         """Open queues and index."""
         derived = Derived(self.root, self.settings, self.commit_log, recovery, self._opening)
         for message_arrived in self._arrival_listeners:
             derived.dispatcher.subscribe(message_arrived)
-        derived.dispatcher.found_restart = self._found_restart
+        derived.dispatcher.placer.found_restart = self._found_restart
         return derived
 
     def _serve_derived(self) -> None:
@@ -281,13 +215,7 @@ class MessageStore:
 
     def log_proved(self) -> None:
         """All that was not flushed at an unclean stop equals the master's log."""
-        self._log.info(
-            "the log from {start} on equals the master's: all that was not on the disk when the node stopped was "
-            "compared",
-            event=Event.LOG_END_PROVED,
-            start=self.node_state.unproved_from,
-        )
-        self.node_state = replace(self.node_state, unproved_from=None)
+        self.node_state = tell_proved(self.node_state)
 
     def start_flushing(self, clock: IReactorTime, run_in_thread: RunInThread, failed: Failed) -> Flusher:
         """Start flushing as configured. ``failed`` is called with the first failure. No flush follows it."""
@@ -296,7 +224,7 @@ class MessageStore:
         checkpoint = CheckpointFile(self.root / CHECKPOINT_FILE, derived=self)
         flusher = Flusher(self.commit_log, self.settings, clock, run_in_thread, checkpoint, self._log_broke)
         flusher.start()
-        self._flusher, self._failed, self._run_in_thread = flusher, failed, run_in_thread
+        self._flusher, self._failed, self._removals.run_in_thread = flusher, failed, run_in_thread
         self.puts.begin(waits, are_taken=not self.is_slave)
         flusher.subscribe(lambda: waits.flushed(self.commit_log.flushed_offset))
         return flusher
@@ -314,15 +242,9 @@ class MessageStore:
         self.puts.waits.replication = replication
         self.put_figures.one_in = 1
 
-    def _kept_limit(self) -> int | None:
-        """Where reads ended when the node stopped; None if they had no limit. Raises OSError."""
-        kept = (LimitFile(self.root).read(), self.node_state.read_limit)
-        return max((offset for offset in kept if offset is not None), default=None)
-
     def confirmed_without_node(self) -> int:
         """The confirmed end of the log while no node runs: it is not after the limit that reads had. Raises OSError."""
-        log, kept = self.commit_log, self._kept_limit()
-        return log.verified_offset if kept is None else max(log.min_offset, min(log.verified_offset, kept))
+        return self._reads.confirmed(self.node_state)
 
     def limit_reads(self, clock: IReactorTime) -> ReadLimit:
         """Let reads end at the confirmed end of the log from now on (``readUpTo=confirmed``). Raises OSError.
@@ -330,33 +252,25 @@ class MessageStore:
         The limit starts where it was when the node stopped, or at the end of a log that was cut since. If reads had no
         limit then, consumers have seen all of the log, and it starts at the log's end.
         """
-        file, kept, start = LimitFile(self.root), self._kept_limit(), self.confirmed_without_node()
-        if (
-            kept is not None and kept > start
-        ):  # other bytes may come after the cut, and the old numbers are not for them
-            self.node_state = replace(self.node_state, read_limit=start)
-            self.node_state.write(self.root, self.disk)
-        file.write(start)
-        self._limit_file = file
-        self.read_limit = self.reader.limit = ReadLimit(clock, start, self._save_limit)
-        return self.read_limit
+        self.node_state = self._reads.settled(self.node_state)
+        limit = self.reader.limit = self._reads.begin(clock, self.node_state)
+        return limit
 
-    def _save_limit(self, offset: int) -> None:
-        assert self._limit_file is not None, "it is made before the limit"
-        try:
-            self._limit_file.write(offset)
-        except OSError:
-            if self._failed is not None:
-                self._log_broke(Failure())
+    def _limit_failed(self, failure: Failure) -> None:
+        if self._failed is not None:
+            self._log_broke(failure)
+
+    @property
+    def read_limit(self) -> ReadLimit | None:
+        """Where reads end, if ``readUpTo=confirmed``: see ``limit_reads``."""
+        return self._reads.limit
 
     def lift_read_limit(self) -> None:
         """Let reads end at the log's end again: an operator wants it, although a failover may take messages back.
 
         Raises OSError.
         """
-        if self.read_limit is not None:
-            self.read_limit.grow(NO_LIMIT)
-        (self._limit_file or LimitFile(self.root)).remove()
+        self._reads.lift()
 
     def start_dispatching(self, clock: IReactorTime, failed: Failed) -> None:
         """Start building queues and index as the log grows. ``failed`` is called with the error that ends this."""
@@ -370,7 +284,7 @@ class MessageStore:
 
     def on_restart(self, found: FoundRestart) -> None:
         """Call ``found`` with each message that has queue offset 0, and comes after other messages of its queue."""
-        self._found_restart = self.derived.dispatcher.found_restart = found
+        self._found_restart = self.derived.dispatcher.placer.found_restart = found
 
     def set_queue_types(self, types: QueueTypes) -> None:
         """Use what the topics' table says now of batch consume queues. Raises OSError."""
@@ -401,7 +315,7 @@ class MessageStore:
         for topic in self.puts.appender.closed_topics & deleted.marks.keys():
             self.puts.appender.start_again(topic)
         if retired is not None:
-            self._remove(retired)
+            self._removals.remove(retired)
 
     def was_deleted(self, topic: str, record: Record) -> bool:
         """Whether the topic that a waiting message goes to was deleted since the message was stored."""
@@ -432,18 +346,7 @@ class MessageStore:
 
         False if very many messages before it are not dispatched yet. Raises OSError.
         """
-        at = self.derived.dispatcher.reput_offset
-        if record.physical_offset < at:
-            return self.reader.is_in_queue(record)
-        for _ in range(MAX_RECORDS_WALKED):
-            head = self.commit_log.select(at, BLANK_HEADER.size) if at < record.physical_offset else None
-            if head is None:
-                break
-            try:
-                at += peek_size(head, 0, len(head))[0]
-            except RecordError:
-                return False
-        return at == record.physical_offset
+        return self.reader.has_record(record, self.derived.dispatcher.reput_offset)
 
     def put_message(self, message: Message) -> Deferred[PutMessageResult]:
         """Store one message. Fires when it is stored, flushed and replicated as the settings and the message ask."""
@@ -567,23 +470,9 @@ class MessageStore:
         self.derived.close()
         retired = retire_derived(self.root, self.disk)
         self.restarts.clear()  # dispatch finds them again
-        self._remove(retired)
+        self._removals.remove(retired)
         end = log.verified_offset
         self._open_derived_again(Recovery(True, log.min_offset, checked_from=end, end=end, messages=0))
-
-    def _remove(self, retired: Path) -> None:
-        """Let a thread remove old queues. The store closes after that."""
-        before = self._removing
-        removing = self._run_in_thread(partial(remove_retired, retired, self.disk)).addErrback(self._not_removed)
-        self._removing = removing.addCallback(lambda _: before)
-
-    def _not_removed(self, failure: Failure) -> None:
-        """A disk that cannot remove files may still take messages."""
-        self._log.warn(
-            "old queues and index are not removed before the next start: {error}",
-            event=Event.RETIRED_NOT_REMOVED,
-            error=str(failure.value),
-        )
 
     def _log_begun(self) -> None:
         """The empty log has a new start. What queues and index have of an earlier log from there on is wrong."""
@@ -594,8 +483,7 @@ class MessageStore:
                 event=Event.DERIVED_BEGINS_AGAIN,
                 start=start,
             )
-            if self.read_limit is not None:
-                self.read_limit.take_back(start)
+            self._reads.take_back(start)
             self._reopen_derived()
 
     def set_aside(self, now_ms: int) -> Path:
@@ -604,17 +492,8 @@ class MessageStore:
         What points into the log moves with it.
         """
         log = self.commit_log
-        aside = self.root / NODE_FOLDER / f"aside-{now_ms}"
-        self.disk.make_folder(aside.parent)
-        log.sync()
-        self.node_state = replace(self.node_state, offsets=self.offsets(log.verified_offset), unproved_from=None)
-        set_progress_aside(self.root, aside.with_name(f"{aside.name}-timers"), self.disk)
-        log.set_aside(aside)
-        move_snapshots_aside(self.root, log.min_offset, self.disk)
-        lower_checkpoint(self.root, log)
-        self.node_state = tell_loss(self.root, log, self.node_state, log.min_offset)
-        if self.read_limit is not None:
-            self.read_limit.take_back(log.min_offset)
+        aside, self.node_state = set_log_aside(self.root, log, self.node_state, now_ms)
+        self._reads.take_back(log.min_offset)
         self._reopen_derived()
         return aside
 
@@ -631,25 +510,13 @@ class MessageStore:
         OSError.
         """
         log = self.commit_log
-        found = log.scan(max(log.min_offset, (offset - 1) // log.segment_size * log.segment_size), offset)
-        if found.end != offset:
-            raise StoreError(f"{offset} is not the end of a record: the record before it ends at {found.end}")
+        found = scan_to(log, offset)
         self.derived.dispatcher.catch_up()
         set_back(self.root, CutEnd.of(log, offset, log.verified_offset), self.derived.queues.get, self.disk)
         self.derived.dispatcher.stop()
         self._flush_derived()
         dispatched = min(offset, log.verified_offset - self.derived.dispatcher.behind_bytes)
-        end, kept_in = log.max_offset, None
-        if end > offset:
-            kept_in = keep(
-                self.disk, log_pieces(log, offset, end), self.root / NODE_FOLDER / CUT_FOLDER, file_name(offset)
-            )
-        state = self.node_state.after_loss(offset)
-        confirmed = min(offset, state.offsets.confirmed)
-        unproved = state.unproved_from if state.unproved_from is not None and state.unproved_from < offset else None
-        offsets = replace(self.offsets(confirmed), verified=offset, written=offset)
-        self.node_state = replace(state, offsets=offsets, unproved_from=unproved)
-        self.node_state.write(self.root, self.disk)
+        kept_in, self.node_state = keep_cut(self.root, log, self.node_state, offset)
         self.derived.note_unfinished()
         self.derived.close()
         log.trust(found)
@@ -687,7 +554,7 @@ class MessageStore:
         if flusher is None:
             drained.callback(None)
         else:
-            drained = flusher.drained().addCallback(lambda _: self._removing)
+            drained = flusher.drained().addCallback(lambda _: self._removals.done)
         return drained.addCallback(lambda _: self._close_cleanly(flusher, final_state)).addBoth(self._release)
 
     def _close_cleanly(self, flusher: Flusher | None, final_state: FinalState | None) -> None:
@@ -723,10 +590,7 @@ class MessageStore:
 
     def _release(self, result: Failure | None) -> Failure | None:
         self.puts.give_up()
-        if self.read_limit is not None:
-            self.read_limit.stop()
-        if self._limit_file is not None:
-            self._limit_file.close()
+        self._reads.close()
         self.derived.dispatcher.stop()
         self.derived.close()
         self.commit_log.close()

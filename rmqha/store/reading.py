@@ -27,6 +27,7 @@ MAX_UNITS_EXAMINED = 16_384
 """The units that one read examines at most, even if it requests more messages. A filter handles these quickly."""
 RECORDS_BATCH = 128
 """The records that a query reads from the log in one step."""
+MAX_RECORDS_WALKED = 4096
 MAX_ENTRIES_QUERIED = 4096
 """The index entries that a query examines at most. Some may belong to other keys with the same hash."""
 TAG_HASH_MASK = 0xFFFFFFFF
@@ -349,6 +350,21 @@ class MessageReader:
         queue = self._queues.get(record.topic, record.queue_id)
         unit = None if queue is None else queue.unit(record.queue_offset)
         return unit is not None and unit.physical_offset == record.physical_offset
+
+    def has_record(self, record: Record, dispatched_until: int) -> bool:
+        """``MessageStore.has_record``. The queues have the messages before ``dispatched_until``. Raises OSError."""
+        at = dispatched_until
+        if record.physical_offset < at:
+            return self.is_in_queue(record)
+        for _ in range(MAX_RECORDS_WALKED):
+            head = self._commit_log.select(at, BLANK_HEADER.size) if at < record.physical_offset else None
+            if head is None:
+                break
+            try:
+                at += peek_size(head, 0, len(head))[0]
+            except RecordError:
+                return False
+        return at == record.physical_offset
 
     def message_in(self, queue: ConsumeQueue, offset: int) -> Record | None:
         """The same for the message at an offset of a queue."""

@@ -8,15 +8,19 @@ is waited for here, so that a growing log wakes nobody.
 import os
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from pathlib import Path
 from time import perf_counter
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
 
+from rmqha.kit.threads import Failed
 from rmqha.store.interfaces import Call
-from rmqha.store.nodestate import NODE_FOLDER
+from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.nodestate import NODE_FOLDER, NodeState
 
 LIMIT_FILE = "read-limit"
 DIGITS = 20
@@ -182,3 +186,62 @@ class ReadLimit:
             self._waking = None
         self._waits.clear()
         self._dead = 0
+
+
+class LimitedReads:
+    """Where reads of an open store end, and how that outlives the process. ``failed`` is called if it cannot."""
+
+    def __init__(self, root: Path, log: CommitLog, failed: Failed) -> None:
+        self._root = root
+        self._commit_log = log
+        self._failed = failed
+        self._file = LimitFile(root)
+        self.limit: ReadLimit | None = None
+
+    def _kept(self, state: NodeState) -> int | None:
+        """Where reads ended when the node stopped; None if they had no limit. Raises OSError."""
+        kept = (self._file.read(), state.read_limit)
+        return max((offset for offset in kept if offset is not None), default=None)
+
+    def confirmed(self, state: NodeState) -> int:
+        """``MessageStore.confirmed_without_node``. Raises OSError."""
+        log, kept = self._commit_log, self._kept(state)
+        return log.verified_offset if kept is None else max(log.min_offset, min(log.verified_offset, kept))
+
+    def settled(self, state: NodeState) -> NodeState:
+        """Lower the limit in state.json to the end of a log that was cut since. Raises OSError."""
+        kept, start = self._kept(state), self.confirmed(state)
+        if kept is not None and kept > start:  # other bytes may come after the cut: the old number is not for them
+            state = replace(state, read_limit=start)
+            state.write(self._root, self._commit_log.disk)
+        return state
+
+    def begin(self, clock: IReactorTime, state: NodeState) -> ReadLimit:
+        """``MessageStore.limit_reads``, with a ``settled`` state. Raises OSError."""
+        start = self.confirmed(state)
+        self._file.write(start)
+        self.limit = ReadLimit(clock, start, self._save)
+        return self.limit
+
+    def _save(self, offset: int) -> None:
+        try:
+            self._file.write(offset)
+        except OSError:
+            self._failed(Failure())
+
+    def lift(self) -> None:
+        """``MessageStore.lift_read_limit``. Raises OSError."""
+        if self.limit is not None:
+            self.limit.grow(NO_LIMIT)
+        self._file.remove()
+
+    def take_back(self, offset: int) -> None:
+        """The log was cut at ``offset``. Raises OSError."""
+        if self.limit is not None:
+            self.limit.take_back(offset)
+
+    def close(self) -> None:
+        """Wake nobody any more."""
+        if self.limit is not None:
+            self.limit.stop()
+        self._file.close()

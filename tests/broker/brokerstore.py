@@ -1,10 +1,8 @@
 """A broker's store on a clock, and a client that asks what the test serves."""
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -29,7 +27,6 @@ from rmqha.remoting.protocol import Processors, RemotingProtocol
 from rmqha.remoting.rights import Rights
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import Settings, make_settings
-from rmqha.store import messagestore
 from rmqha.store.derived.dispatch import SLAVE_PAUSE_SECONDS
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
@@ -186,8 +183,6 @@ class BrokerStoreTestCase(SynchronousTestCase):
             self.patch(os, name, lambda fd: None)
         self.clock = Clock()
         self.wall = WallClockOf(self.clock)
-        wall_clock = SimpleNamespace(time=lambda: NOW_MS / 1000 + self.clock.seconds(), monotonic=time.monotonic)
-        self.patch(messagestore, "time", wall_clock)
         self.failures: list[Failure] = []
         self.closed: list[MessageStore] = []
         self.close_store: Callable[[], None] = lambda: None
@@ -202,7 +197,7 @@ class BrokerStoreTestCase(SynchronousTestCase):
             **properties,
         }
         self.settings = make_settings(settings)
-        self.store = store = MessageStore(self.settings)
+        self.store = store = MessageStore(self.settings, wall=WallClockOf(self.clock))
         flusher = store.start_flushing(self.clock, execute, self.failures.append)
         store.start_dispatching(self.clock, self.failures.append)
 

@@ -39,8 +39,8 @@ PLANTED = {
         rebuild.swap = spoilt
     """,
     "recovery cuts before sound records": """
-        from rmqha.store import messagestore
-        messagestore.check_may_cut = lambda *_: None
+        from rmqha.store import logopening
+        logopening.check_may_cut = lambda *_: None
     """,
     "a command ends in a traceback": """
         from rmqha.store.log import checkpoint

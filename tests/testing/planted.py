@@ -35,7 +35,7 @@ from rmqha.node import core
 from rmqha.node.core import RoleChanger
 from rmqha.node.member import MemberNode
 from rmqha.settings.settings import Settings
-from rmqha.store import epochs, messagestore
+from rmqha.store import epochs, logrecovery
 from rmqha.store.derived.consumequeue import ConsumeQueue
 from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.dispatchrequest import DispatchRequest
@@ -276,7 +276,7 @@ def flush_no_names(patch: pytest.MonkeyPatch) -> None:
 
 def cut_before_the_tail_is_kept(patch: pytest.MonkeyPatch) -> None:
     """A rewind cuts the log, and what it cuts is in no file yet."""
-    patch.setattr(messagestore, "keep", lambda disk, pieces, folder, name: folder / name)
+    patch.setattr(logrecovery, "keep", lambda disk, pieces, folder, name: folder / name)
 
 
 def cut_before_bytes_are_compared(patch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ In reading order:
 - ``bulk``: makes units and keys of many messages at once.
 - ``putnotes``: what puts tell dispatch of their messages.
 - ``dispatch``: builds queues and index from the log.
+- ``placing``: puts messages into their queues one by one.
+- ``dispatchlines``: tells how far dispatch is.
 - ``dispatchmark``: what the next start must build again.
 - ``queueends``: where each queue ended at the last clean stop.
 - ``replacing``: puts rebuilt queues and index in place of the old ones.

@@ -204,9 +204,9 @@ class Derived:
         self._cut_index(recovery, start)
         pause = SLAVE_PAUSE_SECONDS if settings.broker_role is BrokerRole.SLAVE else FIRST_PAUSE_SECONDS
         self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start, pause)
-        self.dispatcher.found_batches = self._found_batches
+        self.dispatcher.placer.found_batches = self._found_batches
         self.dispatcher.deleted = deleted
-        self.dispatcher.empty = self._empty
+        self.dispatcher.placer.empty = self._empty
         if log.last_message_offset is not None and log.last_message_offset < start:
             self.dispatcher.last_store_timestamp = log.last_store_timestamp
 
@@ -506,12 +506,14 @@ class Derived:
         if wrong:
             self._dispatch_again(wrong)
 
-    def _found_batches(self, topic: str) -> None:
-        """The log has a batch of a topic that the table does not have. Raises OSError."""
+    def _found_batches(self, topic: str) -> bool:
+        """The log has a batch of a topic that the table does not have. Whether dispatch goes back. Raises OSError."""
+        before = self.dispatcher.reput_offset
         self.queues.types = self.queues.types.with_seen(topic)
         wrong = [key for key in self.queues.queues if key[0] == topic]
         if wrong:
             self._dispatch_again(wrong)
+        return self.dispatcher.reput_offset != before
 
     def _dispatch_again(self, wrong: Sequence[QueueKey]) -> None:
         """Set queues of the wrong type aside, and dispatch the log again from their first message on."""

@@ -4,7 +4,7 @@ Everything built here is derived: it can be deleted and built again (spec/store.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,33 +15,31 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from rmqha.kit.events import Event
-from rmqha.kit.progress import LINE_SECONDS, MIB, NO_BAR, IBar, left_of
+from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.kit.threads import Failed
 from rmqha.kit.trouble import Trouble
 from rmqha.store.deletions import DeletedTopicTable
-from rmqha.store.derived.batchqueue import BatchConsumeQueue, batch_unit_of
 from rmqha.store.derived.bulk import SPACE, BulkDispatch, Dispatched
 from rmqha.store.derived.consumequeue import (
     UNIT,
-    BlankBudget,
     ConsumeQueue,
     Unit,
     Units,
 )
+from rmqha.store.derived.dispatchlines import DispatchLines
 from rmqha.store.derived.dispatchrequest import (
     DispatchRequest,
-    is_possible_offset,
     next_sound_position,
     read_if_sound,
 )
 from rmqha.store.derived.index import IndexedKey, KeyIndex
+from rmqha.store.derived.placing import MessageArrived, Placer
 from rmqha.store.derived.putnotes import PutNotes
 from rmqha.store.derived.queuetable import QueueTable
-from rmqha.store.errors import StoreError, is_disk_full
+from rmqha.store.errors import is_disk_full
 from rmqha.store.interfaces import Call
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import Syncable
-from rmqha.store.opening import OpeningPhase
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import INNER_BATCH_FLAG
@@ -86,47 +84,6 @@ OPEN_QUEUE_COST = 32
 """A queue with closed files costs as much of a slice as this many with open files."""
 SLICE_RUNS = 512
 """If small messages are of more queues than this, a slice takes fewer messages."""
-FILL_BYTES = 256 * 1024
-"""The maximum of blanks before a message in one slice."""
-NOTICE_SECONDS = 10.0
-
-MessageArrived = Callable[[DispatchRequest, int], None]
-"""Called with a message that has its unit in a queue, and with its tagsCode."""
-FoundRestart = Callable[[DispatchRequest], None]
-"""Called with a message that has queue offset 0, and comes after other messages of its queue."""
-
-
-class _Notices:
-    """Logs problems of messages. A hostile log may have very many, so most are only counted."""
-
-    _log = Logger()
-
-    def __init__(self) -> None:
-        self._next_time = 0.0
-        self._left_out = 0
-
-    def add(self, event: Event, text: str, **fields: object) -> None:
-        """Log it, or count it."""
-        now = time.monotonic()
-        if now < self._next_time:
-            self._left_out += 1
-            return
-        self._next_time = now + NOTICE_SECONDS
-        self._log.error(text + "{more}", event=event, more=self._more(), **fields)
-
-    def _more(self) -> str:
-        left_out, self._left_out = self._left_out, 0
-        return f"; {left_out} more such messages since the last line" if left_out else ""
-
-    def finish(self) -> None:
-        """Log how many problems were only counted, if any."""
-        if self._left_out:
-            self._log.error(
-                "{count} more messages are in no queue, or leave a gap",
-                event=Event.MESSAGE_PROBLEMS_COUNTED,
-                count=self._left_out,
-            )
-            self._left_out = 0
 
 
 class _Run(NamedTuple):
@@ -194,12 +151,8 @@ class Dispatcher:
         self._queues = queues
         self._index = index
         self._delay_levels = delay_levels
-        self._listeners: list[MessageArrived] = []
-        self.found_batches: Callable[[str], None] = lambda topic: None
-        """Called with a topic when the log has the first batch of it, if the topics' table does not have the topic."""
-        self.found_restart: FoundRestart = lambda request: None
-        self.empty: Callable[[ConsumeQueue], None] = lambda queue: queue.truncate(0)
-        """Called with a queue that starts again from 0, and whose messages are all gone from the log."""
+        self.placer = Placer(log, queues, delay_levels)
+        """What puts messages into queues one by one, and tells listeners."""
         self._clock: IReactorTime | None = None
         self._next_slice: IDelayedCall | None = None
         self._next_index_write: IDelayedCall | None = None
@@ -218,15 +171,7 @@ class Dispatcher:
         self._bulk_messages = BULK_MESSAGES
         self._singly_until = 0
         """Messages before this offset are dispatched one by one."""
-        self._blanks = BlankBudget()
-        self._filled: ConsumeQueue | None = None
-        """The queue that is being filled with blanks."""
-        self._notices = _Notices()
-        self._next_line: float | None = None
-        self._mark = (0.0, 0)
-        """Time and offset of the last line about progress, or of the start."""
-        """When to log how far dispatch is, if it is still behind the log then."""
-        self._is_logged = False
+        self._lines = DispatchLines()
         self.reput_offset = start
         self._written_until = start
         self.last_store_timestamp = 0
@@ -245,13 +190,11 @@ class Dispatcher:
     @property
     def progress(self) -> str | None:
         """How far dispatch is, if it has been behind the log for some seconds."""
-        if not self._is_logged:
-            return None
-        return f"{OpeningPhase.DISPATCHING.value}: at {self.reput_offset} of {self._commit_log.verified_offset}"
+        return self._lines.describe(self.reput_offset, self._commit_log.verified_offset)
 
     def subscribe(self, message_arrived: MessageArrived) -> None:
         """Call ``message_arrived`` with each queued message and its tagsCode."""
-        self._listeners.append(message_arrived)
+        self.placer.listeners.append(message_arrived)
 
     def start(self, clock: IReactorTime, failed: Failed) -> None:
         """Follow the log as it grows. ``failed`` is called with the error of the disk that ends this."""
@@ -275,34 +218,11 @@ class Dispatcher:
             return
         self._no_room.ends()
         now = self._clock.seconds()
-        self._log_progress(now)
+        self._lines.reached(now, self.reput_offset, self.behind_bytes)
         pause = self._pause(now - started_at)
         self._first_pause = pause if pause >= BULK_PAUSE_SECONDS else self._least_pause
         if self.behind_bytes > 0:
             self._next_slice = self._clock.callLater(pause, self._run_scheduled)
-
-    def _log_progress(self, now: float) -> None:
-        """If dispatch has been behind for a while, log how far it is, regularly, and when it has caught up."""
-        if self._next_line is None:
-            self._next_line, self._mark = now + LINE_SECONDS, (now, self.reput_offset)
-        elif now >= self._next_line and self.behind_bytes > 0:
-            then, offset = self._mark
-            self._next_line, self._mark, self._is_logged = now + LINE_SECONDS, (now, self.reput_offset), True
-            rate = (self.reput_offset - offset) / (now - then)
-            left = f", {left_of(self.behind_bytes, rate)}" if rate > 0 else ""
-            self._log.info(
-                "{progress}, {rate:.1f} MiB/s{left}",
-                event=Event.DISPATCH_PROGRESS,
-                progress=self.progress,
-                rate=rate / MIB,
-                left=left,
-            )
-        if self.behind_bytes <= 0:
-            if self._is_logged:
-                self._log.info(
-                    "queues and index are built, up to {end}", event=Event.DISPATCH_DONE, end=self.reput_offset
-                )
-            self._next_line, self._is_logged = None, False
 
     def _refused(self, error: OSError) -> None:
         """Handle an error of the disk. If it is full, try again later."""
@@ -338,7 +258,7 @@ class Dispatcher:
         while self.behind_bytes > 0:
             self.run_slice()
             bar.show(self.reput_offset, self._commit_log.verified_offset)
-        self._notices.finish()
+        self.placer.notices.finish()
 
     def run_slice(self, deadline: float | None = None) -> None:
         """Dispatch a bounded number of messages, until ``deadline`` on the clock. Raises OSError."""
@@ -442,7 +362,7 @@ class Dispatcher:
         if found is not None:
             return found
         end = next_sound_position(data, base, position + 1)
-        self._notices.add(
+        self.placer.notices.add(
             Event.LOG_DAMAGE_SKIPPED,
             "the log is damaged at {at}: {size} bytes are not messages, and in no queue; rmqha verify shows details",
             at=base + position,
@@ -497,6 +417,7 @@ class Dispatcher:
         runs = self._noted_runs(requests)
         if runs is None:
             return False
+        placer = self.placer
         for queue, some in runs:
             tags_codes = [request.tags_code(self._delay_levels) for request in some]
             units = [
@@ -504,9 +425,9 @@ class Dispatcher:
                 for request, code in zip(some, tags_codes, strict=True)
             ]
             queue.put_run(some[0].queue_offset, b"".join(units), some[-1].physical_offset + some[-1].size)
-            if self._listeners:  # they only wait for the queue to grow: the last message of each tagsCode is enough
+            if placer.listeners:  # they only wait for the queue to grow: the last message of each tagsCode is enough
                 for tags_code, request in dict(zip(tags_codes, some, strict=True)).items():
-                    self._tell(request, tags_code)
+                    placer.tell(request, tags_code)
         if self._index is not None:
             for request in requests:
                 if request.is_indexed:
@@ -522,9 +443,10 @@ class Dispatcher:
         """The queued messages by queue. None if a queue is not open, or its messages do not simply continue it."""
         if self._queues.types.has_any:
             return None
+        has_place = self.placer.has_place
         of_queues: dict[tuple[str, int], list[DispatchRequest]] = {}
         for request in requests:
-            if self._has_place(request):
+            if has_place(request):
                 of_queues.setdefault((request.topic, request.queue_id), []).append(request)
             if request.sys_flag & INNER_BATCH_FLAG:
                 return None
@@ -597,73 +519,25 @@ class Dispatcher:
                 queue.put_run(queue_offset, some.tobytes(), last.physical_offset + last.size)
                 self._notify_of_many(_Run(queue, queue_offset, some))
 
-    def _tell(self, request: DispatchRequest, tags_code: int) -> None:
-        """Call the listeners with a message."""
-        for message_arrived in self._listeners:
-            message_arrived(request, tags_code)
-
     def _notify_of_many(self, run: _Run) -> None:
         """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
-        if not self._listeners:
+        if not self.placer.listeners:
             return
         for place in _lasts(run.units["tags_code"].astype(np.int64)).tolist():
             physical_offset, size, tags_code = run.units[place].item()
             request = DispatchRequest(
                 run.queue.topic, run.queue.queue_id, run.queue_offset + place, physical_offset, size, 0, 0, {}
             )
-            self._tell(request, tags_code)
+            self.placer.tell(request, tags_code)
 
     def _dispatch(self, request: DispatchRequest, keys: list[IndexedKey]) -> bool:
-        """Add a message's unit and keys. False if the blanks before it take longer than a slice."""
-        if not self._has_place(request):
-            pass
-        elif self._queues.types.is_batch(request.topic, request.sys_flag):
-            if not self._dispatch_batch(request):
-                return False
-        else:
-            tags_code = request.tags_code(self._delay_levels)
-            queue = self._queue_of(request)
-            if queue is not None:
-                self._empty_if_over(queue, request, request.queue_offset)
-                unit = Unit(request.physical_offset, request.size, tags_code)
-                if not queue.has(unit) and not self._make_room(queue, request):
-                    return False
-                if queue.max_offset <= request.queue_offset:
-                    queue.put(request.queue_offset, unit)
-                elif self._starts_again(queue, request, request.queue_offset):
-                    self.found_restart(request)
-                self._tell(request, tags_code)
+        """Add a message's unit and keys. False if dispatch must stop before it: it is called with it again."""
+        if not self.placer.place(request):
+            return False
         self.last_store_timestamp = request.store_timestamp
         if self._index is not None and request.is_indexed:
             keys += _indexed_keys(request)
         return True
-
-    def _starts_again(self, queue: ConsumeQueue, request: DispatchRequest, queue_offset: int) -> bool:
-        """Whether the message has queue offset 0 after others of the queue, which were not deleted. Raises OSError."""
-        if queue_offset:
-            return False
-        end = queue.max_physical_offset
-        if request.physical_offset < end:  # dispatch comes here again, and the queue may have later messages
-            after = queue.end_before(request.physical_offset)
-            unit = queue.unit(after - 1) if after > queue.min_offset else None
-            if unit is None or unit.is_blank:
-                return False
-            end = unit.physical_offset + unit.size
-        return not self.deleted.is_deleted(request.topic, end - 1)
-
-    def _empty_if_over(self, queue: ConsumeQueue, request: DispatchRequest, queue_offset: int) -> None:
-        """Empty a queue that starts again from 0 if its messages are all gone from the log: nobody can miss them.
-
-        Raises OSError.
-        """
-        if queue_offset or not queue.max_offset or request.physical_offset < queue.max_physical_offset:
-            return
-        if queue.min_offset >= queue.max_offset:
-            self.empty(queue)
-
-    def _has_place(self, request: DispatchRequest) -> bool:
-        """Whether the message belongs into a queue: it is not a half of a transaction, and was not deleted."""
-        return request.is_queued and not self.deleted.is_deleted(request.topic, request.physical_offset)
 
     @property
     def deleted(self) -> DeletedTopicTable:
@@ -672,80 +546,16 @@ class Dispatcher:
 
     @deleted.setter
     def deleted(self, deleted: DeletedTopicTable) -> None:
-        self._bulk.deleted = deleted
-
-    def _dispatch_batch(self, request: DispatchRequest) -> bool:
-        """Add the unit of a message that has a batch consume queue. False if dispatch went back in the log."""
-        if not self._queues.types.is_batch(request.topic):
-            before = self.reput_offset
-            self.found_batches(request.topic)
-            if self.reput_offset != before:
-                return False
-        try:
-            unit = batch_unit_of(request, self._delay_levels)
-            queue = self._queues.get_or_make(request.topic, request.queue_id)
-        except (ValueError, StoreError) as error:
-            self._refuse(request, str(error))
-            return True
-        assert isinstance(queue, BatchConsumeQueue), "the table makes queues of the topic's type"
-        self._empty_if_over(queue, request, unit.base_offset)
-        if not queue.put_batch(unit):
-            if self._starts_again(queue, request, unit.base_offset):
-                self.found_restart(request)
-            self._refuse(request, f"its batch starts at {unit.base_offset}, and the queue ends at {queue.max_offset}")
-            return True
-        last = request._replace(queue_offset=unit.end_offset - 1)
-        self._tell(last, unit.tags_code)
-        return True
+        self._bulk.deleted = self.placer.deleted = deleted
 
     def go_back_to(self, offset: int) -> None:
         """Dispatch again from an offset of the log on. Queues and index skip what they have."""
         self.reput_offset = min(self.reput_offset, offset)
         self._written_until = min(self._written_until, offset)
         self._singly_until = 0
-        self._filled = None
+        self.placer.filled = None
         if self._unsubscribe is not None:
             self._log_grew()
-
-    def _queue_of(self, request: DispatchRequest) -> ConsumeQueue | None:
-        """The queue of a message. If no queue can hold it, logs that and returns None."""
-        if not is_possible_offset(request.queue_offset, request.physical_offset, request.sys_flag):
-            self._refuse(request, f"QUEUEOFFSET {request.queue_offset} is impossible at this place of the log")
-            return None
-        try:
-            queue = self._queues.get_or_make(request.topic, request.queue_id)
-        except StoreError as error:
-            self._refuse(request, str(error))
-            return None
-        log_bytes = self._commit_log.max_offset - self._commit_log.min_offset
-        if queue is self._filled or self._blanks.has_room(queue, request.queue_offset, log_bytes):
-            return queue
-        blank_bytes = queue.blank_bytes_before(request.queue_offset)
-        self._refuse(request, f"queue {request.queue_id} of {request.topic} would need {blank_bytes} more bytes")
-        return None
-
-    def _make_room(self, queue: ConsumeQueue, request: DispatchRequest) -> bool:
-        """Add blanks for units missing before the message. False if more blanks are needed."""
-        breaches = queue.order_breaches
-        has_room = queue.make_room(request.queue_offset, FILL_BYTES)
-        self._filled = None if has_room else queue
-        if queue.order_breaches > breaches:
-            self._notices.add(
-                Event.QUEUE_GAP,
-                "queue {queue_id} of {topic} has no units just before {queue_offset}: rmqha rebuild builds it again",
-                queue_id=request.queue_id,
-                topic=request.topic,
-                queue_offset=request.queue_offset,
-            )
-        return has_room
-
-    def _refuse(self, request: DispatchRequest, reason: str) -> None:
-        self._notices.add(
-            Event.MESSAGE_NOT_QUEUED,
-            "message at {at} is in no queue: {reason}",
-            at=request.physical_offset,
-            reason=reason,
-        )
 
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""
@@ -767,4 +577,4 @@ class Dispatcher:
             if call is not None:
                 call.cancel()
         self._next_slice = self._next_index_write = None
-        self._notices.finish()
+        self.placer.notices.finish()

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from rmqha.kit.progress import IBar
-from rmqha.store.derived import consumequeue, dispatch
+from rmqha.store.derived import consumequeue, dispatch, placing
 from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.derived.dispatch import (
     BULK_PAUSE_SECONDS,
@@ -200,7 +200,7 @@ class MessageTests(DispatchTestCase):
             self.writer.put("good")
         long = self.writer.put("x" * 256, magic=MESSAGE_MAGIC_CODE_V2)
         self.writer.put("y" * 255, magic=MESSAGE_MAGIC_CODE_V2)
-        self.patch(dispatch, "NOTICE_SECONDS", 0.0)
+        self.patch(placing, "NOTICE_SECONDS", 0.0)
         with capturedLogs() as logs:
             self.dispatcher.catch_up()
         errors = [event["at"] for event in logs if "is in no queue" in event["log_format"]]
@@ -447,7 +447,7 @@ class ImpossibleOffsetTests(DispatchTestCase):
 
     @pytest.mark.long
     def test_no_slice_fills_more_than_its_part_of_a_gap(self) -> None:
-        self.patch(dispatch, "FILL_BYTES", 400)
+        self.patch(placing, "FILL_BYTES", 400)
         for _ in range(60):
             self.writer.put(body=bytes(8000))
         self.writer.put("Gap")
