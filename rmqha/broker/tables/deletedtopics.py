@@ -104,6 +104,10 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         table = held.following(masters, masters_min, self._store.commit_log.min_offset)
         if table.deletions == held.deletions:
             return
+        if held.without(table):  # first: a start does not see that a queue lacks what the file does not call deleted
+            known = set(table.deletions)
+            kept = held.of(deletion for deletion in held.deletions if deletion in known)
+            await self._turns.run(self._store.setting_deleted(kept))
         self.table, new = table, table.without(held)
         topics = {deletion.topic for deletion in new}
         await self._drop_offsets(topics, set(_groups_of(topics)))  # the master tells so that it has deleted the groups

@@ -115,12 +115,16 @@ def retire_derived(root: Path, disk: Disk = DISK) -> Path:
 
 
 def retire_topics(root: Path, topics: Iterable[str], folder: Path, disk: Disk = DISK) -> None:
-    """Move the queues of these topics to a ``new_retired_folder``. Raises OSError."""
+    """Move the queues of these topics to a ``new_retired_folder``, durably. Raises OSError."""
+    changed = set()
     for topic in topics:
         for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
             if disk.is_folder(root / name / topic):
                 disk.make_folder(folder / name)
                 disk.rename(root / name / topic, folder / name / topic)
+                changed.add(name)
+    for name in sorted(changed):
+        disk.sync_folder(root / name)
 
 
 def new_retired_folder(root: Path, disk: Disk) -> Path:

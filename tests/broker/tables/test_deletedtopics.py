@@ -6,7 +6,7 @@ from twisted.internet.defer import execute
 
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.store.deletions import DeletedTopicTable, Deletion
+from rmqha.store.deletions import NOTHING_DELETED, DeletedTopicTable, Deletion
 from rmqha.store.metadata import ConsumerOffsetTable
 from tests.broker.brokerstore import BrokerStoreTestCase, SetWallClock, deleted_topics
 
@@ -67,6 +67,30 @@ class DeathTests(BrokerStoreTestCase):
         self.die_while_deleting("%RETRY%G")
         left = {key: offsets for key, offsets in OFFSETS.items() if key in ("T@G", "U@G")}
         self.assertEqual(self.offsets.table.offset_table, left)
+
+
+class FollowTests(BrokerStoreTestCase):
+    def test_queues_are_built_again_before_the_table_drops_a_deletion(self) -> None:
+        """A start does not see that a queue lacks messages that the table does not call deleted any more."""
+        store = self.open()
+        offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
+        deleted = deleted_topics(self, TopicConfigManager(self.folder, self.settings, SetWallClock()), offsets)
+        self.put(b"1", b"2")
+        self.successResultOf(deleted.delete("T"))
+        persist, ends = deleted.persist, list[int]()
+
+        def note_end() -> None:
+            store.derived.dispatcher.catch_up()
+            queue = store.derived.queues.get("T", 0)
+            ends.append(0 if queue is None else queue.max_offset)
+            persist()
+
+        self.patch(deleted, "persist", note_end)
+        following = deleted.follow(NOTHING_DELETED, 0)
+        self.clock.pump([0] * 10)
+        self.successResultOf(following)
+        self.assertEqual(ends, [2])
+        self.assertEqual(deleted.table.deletions, ())
 
 
 class FoundTests(BrokerStoreTestCase):
