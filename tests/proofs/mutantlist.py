@@ -293,8 +293,28 @@ MUTANTS = (
     Mutant(
         "a read that waits is woken one message late",
         S + "readlimit.py",
-        "        while self._waits and self._waits[0].offset <= self.offset:",
-        "        while self._waits and self._waits[0].offset < self.offset:",
+        """        while self._waits and self._waits[0].offset <= self.offset:
+            wait = heappop(self._waits)
+            call, wait.call = wait.call, None
+            if call is None:
+                self._dead -= 1
+                continue
+            call()
+            if perf_counter() > end:
+                break
+        if self._waking is None and self._waits and self._waits[0].offset <= self.offset:
+""",
+        """        while self._waits and self._waits[0].offset < self.offset:
+            wait = heappop(self._waits)
+            call, wait.call = wait.call, None
+            if call is None:
+                self._dead -= 1
+                continue
+            call()
+            if perf_counter() > end:
+                break
+        if self._waking is None and self._waits and self._waits[0].offset < self.offset:
+""",
         ("tests/store/test_readlimit.py", "tests/broker/requests/test_confirmed.py"),
     ),
     Mutant(
