@@ -88,8 +88,8 @@ class CleaningService(PeriodicService):
             return
         if cleaning is None:
             return
-        if cleaning.disk_full != store.disk_full:
-            store.disk_full = cleaning.disk_full
+        if cleaning.disk_full != store.puts.disk_full:
+            store.puts.disk_full = cleaning.disk_full
             state = "too full to accept messages" if cleaning.disk_full else "no longer too full"
             self._log.warn(
                 "the disk is {state}", event=Event.DISK_FULL if cleaning.disk_full else Event.DISK_HAS_ROOM, state=state

@@ -57,7 +57,7 @@ from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch
 from rmqha.store.putfigures import PutFigures
-from rmqha.store.putwaits import PutWaits, Replication, RightToLead
+from rmqha.store.putwaits import PutWaits, Replication
 from rmqha.store.reading import MessageReader
 from rmqha.store.readlimit import LimitedReads, ReadLimit
 from rmqha.store.removals import Removals
@@ -385,29 +385,6 @@ class MessageStore:
         while flusher is not None and not flusher.broken and self.commit_log.flushed_offset < end:
             flusher.flush()
             await flusher.drained()
-
-    @property
-    def appender(self) -> Appender:
-        """What appends the messages of puts."""
-        return self.puts.appender
-
-    @property
-    def leadership(self) -> RightToLead | None:
-        """Asked before each append and each answer, with automatic failover."""
-        return self.puts.leadership
-
-    @leadership.setter
-    def leadership(self, leadership: RightToLead | None) -> None:
-        self.puts.leadership = leadership
-
-    @property
-    def disk_full(self) -> bool:
-        """Whether the disk is too full for messages, by its numbers."""
-        return self.puts.disk_full
-
-    @disk_full.setter
-    def disk_full(self, is_full: bool) -> None:
-        self.puts.disk_full = is_full
 
     @property
     def takes_puts(self) -> bool:

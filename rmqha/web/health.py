@@ -55,10 +55,10 @@ def primary(facts: WatchedNode, _: Query) -> YesOrNo:
 
 
 def _why_no_puts(live: ILiveNode) -> str:
-    leadership = live.store.leadership
+    leadership = live.store.puts.leadership
     if leadership is not None and not leadership.takes_puts():
         return "it hands the lead over" if leadership.is_held() else "it does not lead its failover cluster any more"
-    return "the disk is too full to accept messages" if live.store.disk_full else "the disk has failed"
+    return "the disk is too full to accept messages" if live.store.puts.disk_full else "the disk has failed"
 
 
 def replica(facts: WatchedNode, query: Query) -> YesOrNo:

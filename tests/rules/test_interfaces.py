@@ -21,8 +21,8 @@ from tests.rules.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 
-MOST_CALLABLES = 250
-"""Lines of the product that hand over bare functions. It only goes down; 220 is the goal."""
+MOST_CALLABLES = 208
+"""Lines of the product that hand over bare functions. It only goes down."""
 MOST_ARGUMENTS = 6
 """Of a function or a constructor, without self and cls."""
 MOST_LINES = 500
@@ -33,10 +33,7 @@ PUBLIC_FACE: Set[str] = set()
 MAY_TAKE_MORE = {"rmqha/wire/record.py: pack_record", "rmqha/store/put.py: _encode"}
 """The fields of a record, each of them where its bytes are made."""
 NOT_YET_FEW_ARGUMENTS: Set[str] = set()
-NOT_YET_SHORT = {
-    "rmqha/store/derived/dispatch.py: Dispatcher",
-    "rmqha/store/messagestore.py: MessageStore",
-}
+NOT_YET_SHORT: Set[str] = set()
 NOT_YET_PHASES: Set[str] = set()
 """Modules that ask ``hasattr(self, …)`` which phase an object is in: a type or an Enum says that."""
 

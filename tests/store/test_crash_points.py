@@ -177,7 +177,7 @@ def check_agreement(store: MessageStore, start: int) -> int:
     for key, queue in queues.queues.items():
         assert queue.order_breaches == 0
         assert queue.max_offset == next_offsets.get(key, queue.max_offset), key
-        assert store.appender.queue_offsets[key] == queue.max_offset
+        assert store.puts.appender.queue_offsets[key] == queue.max_offset
     if start == 0:
         assert sorted(next_offsets) == sorted(key for key, queue in queues.queues.items() if queue.max_offset)
         assert all(queue.min_offset == 0 for queue in queues.queues.values())

@@ -516,7 +516,7 @@ class RefusalTests(PutTestCase):
         self.assert_batch_refused([Message("", b"x" * 700)] * 4, exceeded)
 
     def test_a_store_marked_full(self) -> None:
-        self.store.disk_full = True
+        self.store.puts.disk_full = True
         self.assert_refused(self.store.put_message(sized(200)), PutMessageStatus.SERVICE_NOT_AVAILABLE, None)
 
     def test_a_closed_store_and_one_that_is_closing(self) -> None:
@@ -885,7 +885,7 @@ class FullDiskTests(PutTestCase):
         with self.limit(0):
             self.store.put_message(sized(200))
             self.assertTrue(self.store.has_no_room)
-            self.assertFalse(self.store.disk_full)
+            self.assertFalse(self.store.puts.disk_full)
         self.assertTrue(self.store.has_no_room)
         self.put(sized(200))
         self.assertFalse(self.store.has_no_room)

@@ -33,7 +33,7 @@ class PutFiguresTests(SynchronousTestCase):
         for _ in range(3):
             self.successResultOf(store.put_message(Message("T", b"body")))
         self.successResultOf(store.put_message(Message("", b"a topic without a name")))
-        store.disk_full = True
+        store.puts.disk_full = True
         self.successResultOf(store.put_message(Message("T", b"body")))
         counts = store.put_figures.by_status()
         self.assertEqual(counts.pop(OK), 3)

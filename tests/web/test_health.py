@@ -19,7 +19,7 @@ class HealthTests(NodeWebTestCase):
 
     def test_a_master_with_a_full_disk_lives_and_is_not_ready(self) -> None:
         self.begin()
-        self.store.disk_full = True
+        self.store.puts.disk_full = True
         self.assertEqual(self.codes(), {"liveness": 200, "readiness": 503, "primary": 503, "replica": 503, "sync": 503})
         self.assertEqual(self.verdict("/primary"), (503, "the disk is too full to accept messages"))
 

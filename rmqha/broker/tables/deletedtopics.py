@@ -59,7 +59,7 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
 
         A queue that has no messages since the mark has none that a group can have read.
         """
-        marks, ends = self.table.marks, self._store.appender.queue_offsets
+        marks, ends = self.table.marks, self._store.puts.appender.queue_offsets
         offsets = self._consumer_offsets
         count = at_once(offsets.removing_queues(marks, ends))
         at_once(offsets.removing_of((), {group for group in _groups_of(marks) if groups.get(group) is None}))

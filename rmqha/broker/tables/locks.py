@@ -95,7 +95,7 @@ class RebalanceLockManager:
     def locking(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> Steps[list[MessageQueue]]:
         """Like ``lock``, in steps. Raises RequestRefused if there are too many locks."""
         locked: list[MessageQueue] = []
-        leadership = None if self._store is None else self._store.leadership
+        leadership = None if self._store is None else self._store.puts.leadership
         if leadership is not None and not leadership.is_held():
             raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, "this node does not lead: ask the broker's leader")
         for count, queue in enumerate(queues, 1):

@@ -45,7 +45,7 @@ class LogServing:
         if self.members is not None:
             self.group_transfer = self._confirming or Followers(self.members, settings, clock)
             self.members.heed(self.group_transfer)
-            store.leadership = leadership
+            store.puts.leadership = leadership
         elif settings.broker_role is BrokerRole.SYNC_MASTER:
             confirmed = max(log.min_offset, min(log.verified_offset, store.node_state.offsets.confirmed))
             self.group_transfer = Followers(EnoughSlaves(Copies(log, confirmed), settings), settings, clock)

@@ -517,7 +517,7 @@ class ChangesTests(SlaveSyncTestCase):
         self.offsets.merge(ConsumerOffsetTable({"T@G": {0: 3}}))
         self.open("ASYNC_MASTER")
         old = {1: self.put(b"4", b"5", queue_id=1), 0: self.put(b"1", b"2", b"3")}
-        del self.store.appender.queue_offsets["T", 0]
+        del self.store.puts.appender.queue_offsets["T", 0]
         lone = self.put(b"6")
         self.put(b"other", topic="U")  # dispatch begins here after a clean stop
         self.assertEqual([record.queue_offset for record in lone], [0])

@@ -316,7 +316,7 @@ class LongWaitTests(TimerMessagesTestCase):
         """A broker of 5.x takes 64 KiB more than maxMessageSize."""
         self.send(b"x" * 30_000, 5, UNIQ_KEY="K")
         self.dispatch()
-        with patch.object(self.store.appender, "_max_message_bytes", 20_000):
+        with patch.object(self.store.puts.appender, "_max_message_bytes", 20_000):
             self.pass_time(8)
         self.assertEqual(self.arrived(), ["x" * 30_000])
 

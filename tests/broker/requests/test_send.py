@@ -267,7 +267,7 @@ class TogetherTests(SendTestCase):
                 (
                     [(answer.code, answer.remark, dict(answer.ext_fields)) for answer in answers],
                     [bytes(log.get_data(at, 4096) or b"") for at in range(0, log.max_offset, 4096)],
-                    self.store.appender.queue_offsets,
+                    self.store.puts.appender.queue_offsets,
                 )
             )
         self.assertEqual(logs[0], logs[1])

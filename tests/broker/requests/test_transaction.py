@@ -326,10 +326,10 @@ class EndTests(TransactionTestCase):
 
     def test_a_message_that_cannot_be_stored_has_not_ended(self) -> None:
         half = self.prepare()
-        self.store.disk_full = True
+        self.store.puts.disk_full = True
         self.assert_refused([self.end(half, COMMIT)], ResponseCode.SERVICE_NOT_AVAILABLE, "disk is full")
         self.assert_refused([self.end(half, ROLLBACK)], ResponseCode.SERVICE_NOT_AVAILABLE, "disk is full")
-        self.store.disk_full = False
+        self.store.puts.disk_full = False
         self.assertEqual((self.stored(OP), self.stored("T", 3)), ([], []))
         self.assert_ends(half, COMMIT)
         self.assertEqual((self.bodies(OP), self.bodies("T", 3)), ([b"0"], [b"b"]))
@@ -697,19 +697,19 @@ class CheckTests(TransactionTestCase):
 
     def test_a_check_that_cannot_be_stored_is_left_to_the_next_time(self) -> None:
         self.prepare()
-        self.store.disk_full = True
+        self.store.puts.disk_full = True
         with log_lines() as lines:
             self.assertEqual(self.check(), [])
         self.assertIn("is not put again: SERVICE_NOT_AVAILABLE", lines())
         self.assertEqual(self.offsets()[0], 0)
-        self.store.disk_full = False
+        self.store.puts.disk_full = False
         self.assertEqual(len(self.check()), 1)
 
     def test_one_that_cannot_be_given_up_now_is_given_up_the_next_time(self) -> None:
         self.put(b"x", topic=HALF)
-        self.store.disk_full = True
+        self.store.puts.disk_full = True
         self.check()
-        self.store.disk_full = False
+        self.store.puts.disk_full = False
         self.check()
         self.assertEqual(self.bodies(GIVEN_UP), [b"x"])
 
@@ -806,10 +806,10 @@ class CheckTests(TransactionTestCase):
         later = [self.prepare(body) for body in (b"c", b"d")]
         for half in reversed(later):
             self.assert_ends(half, COMMIT)
-        self.store.disk_full = True
+        self.store.puts.disk_full = True
         self.check()
         self.assertEqual(self.offsets(), (3, 3), "the one before them could not be put again")
-        self.store.disk_full = False
+        self.store.puts.disk_full = False
         self.check()
         self.assertEqual(self.offsets(), (6, 5))
 
@@ -1008,9 +1008,9 @@ class RestartTests(TransactionTestCase):
         halves = [self.prepare(b"%d" % number) for number in range(5)]
         for half in halves[1:3]:
             self.assert_ends(half, ROLLBACK)
-        self.store.disk_full = True
+        self.store.puts.disk_full = True
         self.check()
-        self.store.disk_full = False
+        self.store.puts.disk_full = False
         self.assertEqual(self.offsets(), (0, 0), "the first one could not be put again")
         queue = self.store.derived.queues.get(HALF, 0)
         self.patch(type(queue), "min_offset", property(lambda found: min(4, found.max_offset)))

@@ -357,7 +357,7 @@ class CopyTests(SynchronousTestCase):
         copy(self.settings, self.output, self.middle)
         opened = MessageStore(make_settings({"storePathRootDir": str(self.output), "brokerRole": "ASYNC_MASTER"}))
         try:
-            self.assertEqual(opened.appender.append(Message("A", b"new", queue_id=0)).logics_offset, 10)
+            self.assertEqual(opened.puts.appender.append(Message("A", b"new", queue_id=0)).logics_offset, 10)
         finally:
             result_of(opened.close())
 
