@@ -111,11 +111,11 @@ def _unproved_from(settings: Settings, recovery: Recovery, state: NodeState) -> 
 
 def tell_loss(root: Path, log: CommitLog, state: NodeState, end: int) -> NodeState:
     """Start a new epoch, durably, if confirmed bytes from ``end`` on are missing. Raises OSError."""
-    told = state.after_loss(end)
-    if told is not state:
-        told = replace(told, offsets=offsets_of(log, end))
-        told.write(root, log.disk)
-    return told
+    noted = state.after_loss(end)
+    if noted is not state:
+        noted = replace(noted, offsets=offsets_of(log, end))
+        noted.write(root, log.disk)
+    return noted
 
 
 def set_log_aside(root: Path, log: CommitLog, state: NodeState, now_ms: int) -> tuple[Path, NodeState]:

@@ -73,10 +73,10 @@ class HealthTests(NodeWebTestCase):
 
     def test_a_node_whose_disk_has_failed_does_not_live(self) -> None:
         node = self.begin()
-        self.patch(self.store, "_broken", True)
+        self.patch(self.store.puts, "phase", PutPhase.BROKEN)
         self.assertEqual(self.get("/liveness").code, 503)
         self.assertEqual(self.get("/primary").code, 503)
-        self.patch(self.store, "_broken", False)
+        self.patch(self.store.puts, "phase", PutPhase.TAKEN)
         self.assertIs(self.node, node)
 
     def test_json_for_machines(self) -> None:
