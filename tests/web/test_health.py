@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 from rmqha.ha.slave.states import ReplicaState
+from rmqha.store.storeputs import PutPhase
 from tests.web.nodes import NodeWebTestCase
 
 CHECKS = ("/liveness", "/readiness", "/primary", "/replica", "/sync")

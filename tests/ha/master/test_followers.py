@@ -104,7 +104,7 @@ class CounterExampleTests(TableCase):
         self.report(java, self.grow())
         self.assertEqual(self.followers.confirmed_offset, self.log.verified_offset)
 
-    def test_one_slave_that_has_lost_an_earlier_connection_unnoticed_does_not_count_as_two(self) -> None:
+    def test_a_slave_with_an_unnoticed_lost_connection_does_not_count_as_two(self) -> None:
         self.follow(EnoughSlaves, inSyncReplicas="3")
         earlier = self.join("a")
         self.join("silent")
@@ -148,7 +148,7 @@ class CounterExampleTests(TableCase):
         self.join("slave")
         self.assertTrue(self.followers.enough_for_puts())
 
-    def test_a_member_that_begins_with_the_logs_end_may_have_another_message_there_and_other_bytes_before(self) -> None:
+    def test_a_member_that_begins_at_the_logs_end_may_have_other_bytes_before(self) -> None:
         self.leadership.require(frozenset("b"))
         self.follow(SyncMembers)
         member = self.join("b")
