@@ -165,6 +165,8 @@ def test_a_killed_replay_goes_on_and_sends_nothing_twice(tmp_path: Path, master:
     journal = file.with_name("progress.journal")
     for _ in range(3):
         kill_after_some_results(command, file)
+    while not is_current(journal, file):  # killed after the file was written, and before the journal began again
+        kill_after_some_results(command, file)
     # As if it was killed before the last result was noted.
     content = journal.read_bytes()
     journal.write_bytes(content[: HEAD.size + ENTRY.size * results(journal)[-1]])
@@ -189,7 +191,8 @@ def kill_after_some_results(command: list[str], file: Path) -> None:
     before = generation(file)
     run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_until(lambda: generation(file) > before, "a start", SECONDS)
-    wait_until(lambda: len(results(file.with_name(f"{file.name}.journal"))) > 5, "some results", SECONDS)
+    journal = file.with_name(f"{file.name}.journal")
+    wait_until(lambda: is_current(journal, file) and len(results(journal)) > 5, "some results", SECONDS)
     run.kill()
     run.wait()
 
@@ -197,6 +200,12 @@ def kill_after_some_results(command: list[str], file: Path) -> None:
 def generation(file: Path) -> int:
     """How often the progress file was written."""
     return int(json.loads(file.read_bytes())["generation"]) if file.exists() else 0
+
+
+def is_current(journal: Path, file: Path) -> bool:
+    """Whether the journal goes on from the progress file: else its entries are in the file already."""
+    head = journal.read_bytes()[: HEAD.size] if journal.exists() else b""
+    return len(head) == HEAD.size and HEAD.unpack(head)[0] == generation(file)
 
 
 def results(journal: Path) -> list[int]:
