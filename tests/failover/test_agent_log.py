@@ -76,7 +76,7 @@ class Lying(MemoryCoordinator):
 
 @implementer(INode)
 class Node:
-    """Knows nothing yet, and never leads."""
+    """Knows nothing yet, and never leads: what raises NotImplementedError is what only a candidate or a leader asks."""
 
     members = None
 

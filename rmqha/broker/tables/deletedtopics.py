@@ -104,9 +104,8 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
         table = held.following(masters, masters_min, self._store.commit_log.min_offset)
         if table.deletions == held.deletions:
             return
-        if held.without(
-            table
-        ):  # first: a start does not see that a queue is too short if the file does not name its topic
+        if held.without(table):
+            # Before the file changes: no start notices that a queue misses messages of a topic that is not in it.
             known = set(table.deletions)
             kept = held.of(deletion for deletion in held.deletions if deletion in known)
             await self._turns.run(self._store.setting_deleted(kept))
