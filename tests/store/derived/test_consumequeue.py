@@ -679,6 +679,24 @@ class OffsetByTimeTests(ConsumeQueueTestCase):
         queue.close()
 
 
+def disk_with_store(seed: int) -> SimDisk:
+    """Its folder of the store survives a loss of power."""
+    disk = SimDisk(Random(seed))
+    disk.make_folder(Path("/store"))
+    disk.sync_folder(Path("/"))
+    return disk
+
+
+def queue_of(marks: Marks) -> ConsumeQueue:
+    """A queue in the store of its disk."""
+    return ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
+
+
+def flush(marks: Marks) -> None:
+    """Flush all queues."""
+    marks.disk.sync_all(UnflushedQueues(marks.take_unflushed(), marks.disk).files())
+
+
 class TakeUnflushedTests(ConsumeQueueTestCase):
     def test_files_are_told_once_since_they_were_written(self) -> None:
         queue = self.open()
@@ -709,36 +727,32 @@ class TakeUnflushedTests(ConsumeQueueTestCase):
     def test_a_flushed_file_is_found_after_a_loss_of_power(self) -> None:
         """With its name, whatever the file system promises of names: those of its folders too."""
         for seed in range(20):
-            disk = SimDisk(Random(seed))
+            disk = disk_with_store(seed)
             marks = Marks(disk=disk)
-            disk.make_folder(Path("/store"))
-            disk.sync_folder(Path("/"))
-            queue = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
+            queue = queue_of(marks)
             for number in range(2 * FILE_UNITS):
                 queue.put(number, unit(number))
-            disk.sync_all(UnflushedQueues(marks.take_unflushed(), disk).files())
+            flush(marks)
             disk.lose_power()
-            again = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
+            again = queue_of(marks)
             again.recover()
             self.assertEqual(again.max_offset, 2 * FILE_UNITS)
 
     def test_the_units_of_a_killed_process_are_flushed_by_the_next_one(self) -> None:
         """They are only in the page cache. A checkpoint that is written after a flush vouches for them too."""
         for seed in range(20):
-            disk = SimDisk(Random(seed))
-            disk.make_folder(Path("/store"))
-            disk.sync_folder(Path("/"))
-            killed = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, Marks(disk=disk))
+            disk = disk_with_store(seed)
+            killed = queue_of(Marks(disk=disk))
             for number in range(2 * FILE_UNITS):
                 killed.put(number, unit(number))
             killed.write_pending()
             marks = Marks(disk=disk)
-            opened = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
+            opened = queue_of(marks)
             opened.recover(unit(3).physical_offset)
             opened.mark_kept_units()
-            disk.sync_all(UnflushedQueues(marks.take_unflushed(), disk).files())
+            flush(marks)
             disk.lose_power()
-            again = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, Marks(disk=disk))
+            again = queue_of(Marks(disk=disk))
             again.recover()
             self.assertEqual(again.max_offset, 2 * FILE_UNITS)
 
@@ -746,18 +760,16 @@ class TakeUnflushedTests(ConsumeQueueTestCase):
         """Not after a flush: its messages may be other ones then, and the queue would keep them."""
         for kept in (0, 3):
             for seed in range(20):
-                disk = SimDisk(Random(seed))
+                disk = disk_with_store(seed)
                 marks = Marks(disk=disk)
-                disk.make_folder(Path("/store"))
-                disk.sync_folder(Path("/"))
-                queue = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, marks)
+                queue = queue_of(marks)
                 for number in range(2 * FILE_UNITS):
                     queue.put(number, unit(number))
-                disk.sync_all(UnflushedQueues(marks.take_unflushed(), disk).files())
+                flush(marks)
                 queue.truncate(unit(kept).physical_offset)
-                disk.sync_all(UnflushedQueues(marks.take_unflushed(), disk).files())
+                flush(marks)
                 disk.lose_power()
-                again = ConsumeQueue(Path("/store/consumequeue/T/0"), "T", 0, FILE_SIZE, True, Marks(disk=disk))
+                again = queue_of(Marks(disk=disk))
                 again.recover()
                 self.assertEqual(again.max_offset, kept, seed)
 
