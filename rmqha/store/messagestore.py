@@ -146,7 +146,7 @@ class MessageStore:
         self._found_restart: FoundRestart = lambda request: None
         if is_slaves:
             self._found_restart = self.restarts.add
-        self._reads = LimitedReads(self.root, self.commit_log, self._limit_failed)
+        self._reads = LimitedReads(self.root, self.commit_log, self.commit_log.disk, self._limit_failed)
         self.put_figures = PutFigures(time.monotonic)
         try:
             self.settings = opened.tidied_settings()

@@ -18,8 +18,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from rmqha.kit.threads import Failed
-from rmqha.store.interfaces import Call
-from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.interfaces import Call, ICommitLog
+from rmqha.store.log.mappedfile import Disk
 from rmqha.store.nodestate import NODE_FOLDER, NodeState
 
 LIMIT_FILE = "read-limit"
@@ -191,9 +191,10 @@ class ReadLimit:
 class LimitedReads:
     """Where reads of an open store end, and how that outlives the process. ``failed`` is called if it cannot."""
 
-    def __init__(self, root: Path, log: CommitLog, failed: Failed) -> None:
+    def __init__(self, root: Path, log: ICommitLog, disk: Disk, failed: Failed) -> None:
         self._root = root
         self._commit_log = log
+        self._disk = disk
         self._failed = failed
         self._file = LimitFile(root)
         self.limit: ReadLimit | None = None
@@ -213,7 +214,7 @@ class LimitedReads:
         kept, start = self._kept(state), self.confirmed(state)
         if kept is not None and kept > start:  # other bytes may come after the cut: the old number is not for them
             state = replace(state, read_limit=start)
-            state.write(self._root, self._commit_log.disk)
+            state.write(self._root, self._disk)
         return state
 
     def begin(self, clock: IReactorTime, state: NodeState) -> ReadLimit:
