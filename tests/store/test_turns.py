@@ -57,7 +57,7 @@ class ManyQueuesTurnsTests(SynchronousTestCase):
         dispatcher = self.store.derived.dispatcher
         self.patch(dispatch, "MIN_BULK_BYTES", 1 << 40)
         self.patch(dispatch, "SLICE_MESSAGES", 1)
-        self.patch(dispatcher, "_pause", lambda seconds: 3.0)
+        self.patch(dispatch.SliceSchedule, "_pause", lambda schedule, seconds: 3.0)
         self.put(8)
         with capturedLogs() as logs:
             self.store.start_dispatching(self.clock, self.fail)

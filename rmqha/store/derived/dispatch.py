@@ -5,6 +5,7 @@ Everything built here is derived: it can be deleted and built again (spec/store.
 
 import time
 from collections.abc import Sequence
+from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -37,7 +38,6 @@ from rmqha.store.derived.placing import MessageArrived, Placer
 from rmqha.store.derived.putnotes import PutNotes
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import is_disk_full
-from rmqha.store.interfaces import Call
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import Syncable
 from rmqha.wire.columns import Records, proved_starts
@@ -129,6 +129,102 @@ def _indexed_keys(request: DispatchRequest) -> list[IndexedKey]:
     return [IndexedKey(f"{topic}#{key}", at, timestamp) for key in request.index_keys()]
 
 
+class Unscheduled(Enum):
+    """Why slices run only when a caller runs them."""
+
+    BUILDING = "the store opens, and waits for dispatch"
+    STOPPED = "dispatch follows the log no longer"
+
+
+class SliceSchedule:
+    """When slices run, and when keys are written, while a dispatcher follows the log. It begins at once."""
+
+    _log = Logger()
+
+    def __init__(
+        self, dispatcher: "Dispatcher", log: CommitLog, clock: IReactorTime, failed: Failed, least_pause: float
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._commit_log = log
+        self.clock = clock
+        self._failed = failed
+        self._least_pause = self._first_pause = least_pause
+        """The pause before the next slice if dispatch is at the end of the log."""
+        self._next_slice: IDelayedCall | None = None
+        self._next_index_write: IDelayedCall | None = None
+        self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
+        self._no_room = Trouble()
+        self._unsubscribe = log.subscribe(self.log_grew)
+        self.log_grew()
+
+    def log_grew(self) -> None:
+        """There may be more to dispatch."""
+        if self._next_slice is None and self._dispatcher.behind_bytes > 0:
+            self._next_slice = self.clock.callLater(self._first_pause, self._run_slice)
+
+    def _run_slice(self) -> None:
+        self._next_slice = None
+        dispatcher, started_at = self._dispatcher, self.clock.seconds()
+        try:
+            dispatcher.run_slice(started_at + SLICE_SECONDS)
+        except OSError as error:
+            self._refused(error)
+            return
+        self._no_room.ends()
+        now = self.clock.seconds()
+        dispatcher.lines.reached(now, dispatcher.reput_offset, dispatcher.behind_bytes)
+        pause = self._pause(now - started_at)
+        self._first_pause = pause if pause >= BULK_PAUSE_SECONDS else self._least_pause
+        if dispatcher.behind_bytes > 0:
+            self._next_slice = self.clock.callLater(pause, self._run_slice)
+
+    def _refused(self, error: OSError) -> None:
+        """Handle an error of the disk. If it is full, try again later."""
+        if not is_disk_full(error):
+            self._failed(Failure(error))
+            return
+        if self._no_room.begins():
+            self._log.error(
+                "queues and index wait for room on the disk: {error}",
+                event=Event.DISPATCH_WAITS_FOR_DISK,
+                error=str(error),
+            )
+        if self._next_slice is None:
+            self._next_slice = self.clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_slice)
+
+    def _pause(self, slice_seconds: float) -> float:
+        """The pause until the next slice. It depends on how fast the log has grown since the last slice, and, while a
+        slave catches up, on how long this slice took: many messages at once take longer than ``SLICE_SECONDS``.
+        """
+        end, now = self._commit_log.verified_offset, self.clock.seconds()
+        grown, elapsed = end - self._end_at_last_slice, now - self._time_of_last_slice
+        self._end_at_last_slice, self._time_of_last_slice = end, now
+        if not grown:
+            return 0.0
+        if grown <= BULK_BYTES_PER_SECOND * elapsed:
+            return max(BUSY_PAUSE_SECONDS, self._least_pause)
+        return min(max(1.0, slice_seconds / SLICE_SECONDS) * BULK_PAUSE_SECONDS, MAX_BULK_PAUSE_SECONDS)
+
+    def write_index_soon(self) -> None:
+        """Keys wait to be written."""
+        if self._next_index_write is None:
+            self._next_index_write = self.clock.callLater(INDEX_PAUSE_SECONDS, self._write_index)
+
+    def _write_index(self) -> None:
+        self._next_index_write = None
+        try:
+            self._dispatcher.write_index()
+        except OSError as error:
+            self._refused(error)
+
+    def stop(self) -> None:
+        """Run no more slices."""
+        self._unsubscribe()
+        for call in (self._next_slice, self._next_index_write):
+            if call is not None:
+                call.cancel()
+
+
 class Dispatcher:
     """Dispatches the log's proved prefix as it grows. ``reput_offset`` is the next offset to dispatch.
 
@@ -153,16 +249,9 @@ class Dispatcher:
         self._delay_levels = delay_levels
         self.placer = Placer(log, queues, delay_levels)
         """What puts messages into queues one by one, and tells listeners."""
-        self._clock: IReactorTime | None = None
-        self._next_slice: IDelayedCall | None = None
-        self._next_index_write: IDelayedCall | None = None
-        self._failed: Failed | None = None
-        self._unsubscribe: Call | None = None
-        self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
-        self._least_pause = self._first_pause = least_pause
-        """The pause before the next slice if dispatch is at the end of the log."""
+        self._least_pause = least_pause
+        self._phase: SliceSchedule | Unscheduled = Unscheduled.BUILDING
         self._is_unwritten = False
-        self._no_room = Trouble()
         self._indexed_timestamp = 0
         """STORETIMESTAMP of the last dispatched message when the index was last written."""
         self.notes = PutNotes()
@@ -171,7 +260,8 @@ class Dispatcher:
         self._bulk_messages = BULK_MESSAGES
         self._singly_until = 0
         """Messages before this offset are dispatched one by one."""
-        self._lines = DispatchLines()
+        self.lines = DispatchLines()
+        """What tells how far dispatch is."""
         self.reput_offset = start
         self._written_until = start
         self.last_store_timestamp = 0
@@ -190,7 +280,7 @@ class Dispatcher:
     @property
     def progress(self) -> str | None:
         """How far dispatch is, if it has been behind the log for some seconds."""
-        return self._lines.describe(self.reput_offset, self._commit_log.verified_offset)
+        return self.lines.describe(self.reput_offset, self._commit_log.verified_offset)
 
     def subscribe(self, message_arrived: MessageArrived) -> None:
         """Call ``message_arrived`` with each queued message and its tagsCode."""
@@ -198,60 +288,8 @@ class Dispatcher:
 
     def start(self, clock: IReactorTime, failed: Failed) -> None:
         """Follow the log as it grows. ``failed`` is called with the error of the disk that ends this."""
-        self._clock, self._failed = clock, failed
-        self._unsubscribe = self._commit_log.subscribe(self._log_grew)
-        self._log_grew()
-
-    def _log_grew(self) -> None:
-        if self._next_slice is None and self.behind_bytes > 0:
-            assert self._clock is not None, "it was started"
-            self._next_slice = self._clock.callLater(self._first_pause, self._run_scheduled)
-
-    def _run_scheduled(self) -> None:
-        self._next_slice = None
-        assert self._clock is not None, "it was started"
-        started_at = self._clock.seconds()
-        try:
-            self.run_slice(started_at + SLICE_SECONDS)
-        except OSError as error:
-            self._refused(error)
-            return
-        self._no_room.ends()
-        now = self._clock.seconds()
-        self._lines.reached(now, self.reput_offset, self.behind_bytes)
-        pause = self._pause(now - started_at)
-        self._first_pause = pause if pause >= BULK_PAUSE_SECONDS else self._least_pause
-        if self.behind_bytes > 0:
-            self._next_slice = self._clock.callLater(pause, self._run_scheduled)
-
-    def _refused(self, error: OSError) -> None:
-        """Handle an error of the disk. If it is full, try again later."""
-        if not is_disk_full(error):
-            assert self._failed is not None, "it was started"
-            self._failed(Failure(error))
-            return
-        if self._no_room.begins():
-            self._log.error(
-                "queues and index wait for room on the disk: {error}",
-                event=Event.DISPATCH_WAITS_FOR_DISK,
-                error=str(error),
-            )
-        if self._next_slice is None:
-            assert self._clock is not None, "it was started"
-            self._next_slice = self._clock.callLater(DISK_FULL_PAUSE_SECONDS, self._run_scheduled)
-
-    def _pause(self, slice_seconds: float) -> float:
-        """The pause until the next slice. It depends on how fast the log has grown since the last slice, and, while a
-        slave catches up, on how long this slice took: many messages at once take longer than ``SLICE_SECONDS``.
-        """
-        end, now = self._commit_log.verified_offset, self._seconds()
-        grown, elapsed = end - self._end_at_last_slice, now - self._time_of_last_slice
-        self._end_at_last_slice, self._time_of_last_slice = end, now
-        if not grown:
-            return 0.0
-        if grown <= BULK_BYTES_PER_SECOND * elapsed:
-            return max(BUSY_PAUSE_SECONDS, self._least_pause)
-        return min(max(1.0, slice_seconds / SLICE_SECONDS) * BULK_PAUSE_SECONDS, MAX_BULK_PAUSE_SECONDS)
+        assert not isinstance(self._phase, SliceSchedule), "it has stopped, or was never started"
+        self._phase = SliceSchedule(self, self._commit_log, clock, failed, self._least_pause)
 
     def catch_up(self, bar: IBar = NO_BAR) -> None:
         """Dispatch all of the log, and return when it is done. ``bar`` shows the place reached. Raises OSError."""
@@ -282,23 +320,23 @@ class Dispatcher:
     def _write_slice(self) -> None:
         """Write what a slice added. Keys are written now if there are many, or if the caller waits; else later."""
         pending = 0 if self._index is None else self._index.pending
-        if self._clock is None or pending >= INDEX_KEYS_BATCH:
+        if self._phase is Unscheduled.BUILDING or pending >= INDEX_KEYS_BATCH:
             self.write_pending()
             return
         self._queues.write_pending()
         self._is_unwritten = False
         if not pending:
             self._written_until = self.reput_offset
-        if pending and self._next_index_write is None:
-            self._next_index_write = self._clock.callLater(INDEX_PAUSE_SECONDS, self._write_index_scheduled)
+        elif isinstance(self._phase, SliceSchedule):
+            self._phase.write_index_soon()
 
-    def _write_index_scheduled(self) -> None:
-        self._next_index_write = None
+    def write_index(self) -> None:
+        """Write the keys that wait. Raises OSError; then the next slice writes them first."""
         try:
             self._write_index()
-        except OSError as error:
+        except OSError:
             self._is_unwritten = True
-            self._refused(error)
+            raise
         if not self._is_unwritten:
             self._written_until = self.reput_offset
 
@@ -371,7 +409,7 @@ class Dispatcher:
         return end - position
 
     def _seconds(self) -> float:
-        return self._clock.seconds() if self._clock is not None else 0.0
+        return self._phase.clock.seconds() if isinstance(self._phase, SliceSchedule) else 0.0
 
     def _bulk_took(self, seconds: float) -> None:
         """Take fewer messages at once on a slow machine, so that a slice does not block the reactor."""
@@ -380,14 +418,15 @@ class Dispatcher:
 
     def _dispatch_many(self, data: memoryview) -> bool:
         """Dispatch the messages in ``data`` many at once. False if they must be dispatched one by one."""
-        most = self._bulk_messages if self._clock is not None else BULK_MESSAGES_WAITED_FOR
+        is_waited_for = self._phase is Unscheduled.BUILDING
+        most = BULK_MESSAGES_WAITED_FOR if is_waited_for else self._bulk_messages
         buffer = np.frombuffer(data, np.uint8)
         starts, end = proved_starts(buffer, 0, min(len(data), BULK_BYTES), most)
         if len(starts) < MIN_BULK_MESSAGES:
             self._singly_until = self.reput_offset + end
             return False
         records = Records(buffer, self.reput_offset, np.array(starts, np.int64))
-        if self._clock is not None:
+        if not is_waited_for:
             records = _with_few_keys(records, end)
             if len(records) < MIN_BULK_MESSAGES:
                 self._singly_until = self.reput_offset + end
@@ -396,7 +435,7 @@ class Dispatcher:
         if self._has_batch_topics(found):
             self._singly_until = self.reput_offset + end
             return False
-        if self._clock is not None and len(starts) > 2 * MIN_BULK_MESSAGES and _queues_in(found) > SLICE_RUNS:
+        if not is_waited_for and len(starts) > 2 * MIN_BULK_MESSAGES and _queues_in(found) > SLICE_RUNS:
             self._bulk_messages = 2 * MIN_BULK_MESSAGES  # otherwise finding all these queues takes a whole turn
             return self._dispatch_many(data)
         runs = None if found.refused else self._runs_of(found)
@@ -500,7 +539,7 @@ class Dispatcher:
 
     def _affordable_end(self, runs: list[_Run], end: int) -> int:
         """How far in the log to go in one slice. Opening or creating the files of a queue is slow."""
-        if self._clock is None:
+        if self._phase is Unscheduled.BUILDING:
             return end
         cost, self._bulk_messages = 0, min(BULK_MESSAGES, 2 * self._bulk_messages)
         for run in sorted(runs, key=lambda run: int(run.units["physical_offset"][0])):
@@ -554,8 +593,8 @@ class Dispatcher:
         self._written_until = min(self._written_until, offset)
         self._singly_until = 0
         self.placer.filled = None
-        if self._unsubscribe is not None:
-            self._log_grew()
+        if isinstance(self._phase, SliceSchedule):
+            self._phase.log_grew()
 
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""
@@ -570,11 +609,7 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Stop following the log. The next start dispatches the rest."""
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
-        for call in (self._next_slice, self._next_index_write):
-            if call is not None:
-                call.cancel()
-        self._next_slice = self._next_index_write = None
+        if isinstance(self._phase, SliceSchedule):
+            self._phase.stop()
+            self._phase = Unscheduled.STOPPED
         self.placer.notices.finish()

@@ -26,6 +26,7 @@ from rmqha.store.derived.dispatch import (
     SLICE_BYTES,
     SLICE_MESSAGES,
     Dispatcher,
+    SliceSchedule,
 )
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request, read_if_sound
 from rmqha.store.derived.index import IndexFile, KeyIndex
@@ -573,7 +574,7 @@ class SliceTests(DispatchTestCase):
         self.patch(dispatch, "BULK_KEYS", 29 * (MIN_BULK_MESSAGES + 3))
         self.patch(dispatch, "SLICE_KEYS", 100)
         self.put_with_keys(2 * MIN_BULK_MESSAGES)
-        self.dispatcher._clock = self.clock  # a node runs: somebody waits for the reactor
+        self.start()  # a node runs: somebody waits for the reactor
         self.assert_slices(MIN_BULK_MESSAGES + 3, MIN_BULK_MESSAGES + 3 + 4)
         self.dispatcher.catch_up()
         self.dispatcher.write_pending()
@@ -627,7 +628,9 @@ class FollowTests(DispatchTestCase):
 
     def pause(self) -> float:
         """How long the next slice waits; beside it at most the index waits for keys."""
-        call = self.dispatcher._next_slice
+        schedule = self.dispatcher._phase
+        assert isinstance(schedule, SliceSchedule)
+        call = schedule._next_slice
         assert call is not None, "one waits"
         self.assertLessEqual(len(self.clock.getDelayedCalls()), 2)
         return round(call.getTime() - self.clock.seconds(), 9)
