@@ -175,7 +175,7 @@ class SliceSchedule:
         dispatcher.lines.reached(now, dispatcher.reput_offset, dispatcher.behind_bytes)
         pause = self._pause(now - started_at)
         self._first_pause = pause if pause >= BULK_PAUSE_SECONDS else self._least_pause
-        if dispatcher.behind_bytes > 0:
+        if self._next_slice is None and dispatcher.behind_bytes > 0:  # not if the log grew within this slice
             self._next_slice = self.clock.callLater(pause, self._run_slice)
 
     def _refused(self, error: OSError) -> None:

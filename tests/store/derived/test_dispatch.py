@@ -647,6 +647,24 @@ class FollowTests(DispatchTestCase):
         self.clock.advance(INDEX_PAUSE_SECONDS)
         self.check()
 
+    def test_a_message_put_by_a_listener_waits_for_one_slice_only(self) -> None:
+        """If two were scheduled, ``stop`` would forget one, which then runs on a closed store."""
+        more = [1]
+
+        def put_another(request: DispatchRequest, tags_code: int) -> None:
+            self.writer.put_many(more.pop() if more else 0)
+
+        self.dispatcher.subscribe(put_another)
+        self.start()
+        self.writer.put_many(1)
+        self.clock.advance(FIRST_PAUSE_SECONDS)
+        self.assertGreater(self.dispatcher.behind_bytes, 0)
+        self.dispatcher.stop()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.dispatcher.catch_up()
+        self.dispatcher.write_pending()
+        self.check()
+
     def test_what_is_there_at_the_start_is_dispatched(self) -> None:
         self.writer.put_many(5)
         self.start()
