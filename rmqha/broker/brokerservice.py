@@ -218,7 +218,6 @@ class BrokerService(OrderedServices):
             self,
             surroundings.find_machines,
         )
-        self.outer_api.is_held_back = surroundings.is_held_back
         self.live_settings = LiveSettings(
             store,
             [self.topics, self.groups, self.transactions, self.registrant, self.consumers.filters],
@@ -245,6 +244,8 @@ class BrokerService(OrderedServices):
         )
         self.topics.subscribe(self.outer_api)
         self._add_services()
+        if not surroundings.is_held_back:
+            self.add("name servers", self.outer_api)
 
     def _add_topics_not_written(self) -> None:
         """Add the topics of messages that a master has stored, and answered, before it died without writing the topic.
@@ -283,7 +284,6 @@ class BrokerService(OrderedServices):
             self.add("transactions", self.transactions)
         self.add("held pulls", self.held_pulls)
         self.add("ports", self.ports)
-        self.add("name servers", self.outer_api)
 
     def master_found(self, addresses: MasterAddresses) -> None:
         if self.registrant.epoch is not None:
@@ -301,7 +301,8 @@ class BrokerService(OrderedServices):
         if broker_id != self.registrant.broker_id:
             self.broker_id = self.registrant.broker_id = broker_id
             self.outer_api.register_all()
-        self.outer_api.begin()
+        if self.outer_api.parent is None:  # it was held back: the brokerId was not known
+            self.add("name servers", self.outer_api)
 
     def promoted(self) -> None:
         """Tell name servers often that this broker is the master now. Call it once the services run."""

@@ -147,6 +147,24 @@ class BrokerServiceTests(BrokerStoreTestCase):
         self.assertEqual([settings.broker_permission for settings in self.told], [4])
         self.assertEqual(broker.config()["brokerPermission"], "4")
 
+    def test_a_member_registers_once_it_has_an_id(self) -> None:
+        for is_started in (False, True):
+            with self.subTest(is_started=is_started):
+                self.open("SLAVE")
+                surroundings = Surroundings("127.0.0.1", is_held_back=True)
+                broker = BrokerService(self.settings, self.store, self.clock, execute, surroundings)
+                if is_started:
+                    broker.startService()
+                self.assertFalse(broker.outer_api.running)
+                for _ in range(2):  # the second says nothing new
+                    broker.register_as_slave(2)
+                self.assertEqual((broker.outer_api.running, broker.registrant.broker_id), (is_started, 2))
+                if not is_started:
+                    broker.startService()
+                self.assertTrue(broker.outer_api.running)
+                self.successResultOf(broker.stopService())
+                self.assertFalse(broker.outer_api.running)
+
     def test_an_address_of_ipv6_has_brackets_with_name_servers(self) -> None:
         for given in ("::1", "[::1]"):
             broker = self.make(brokerIP1=given)

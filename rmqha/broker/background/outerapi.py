@@ -174,7 +174,6 @@ class NameServerLink(Service):
         self._turns = Turns(clock)
         self._again = False
         self.state = LinkState.STOPPED
-        self._withdrawn: str | None = None
         self._clean_looks = 0
         self.rival: str | None = None
         """The address of another broker that is registered under our name and id; None if there is none."""
@@ -183,7 +182,7 @@ class NameServerLink(Service):
     def startService(self) -> None:
         """Connect, and register after each connect."""
         Service.startService(self)
-        self._move(LinkState.WAITING if self._withdrawn is None else LinkState.WITHDRAWN)
+        self._move(LinkState.WAITING if self._api.withdrawn is None else LinkState.WITHDRAWN)
         self._client.start()
         self._client.when_connected().addErrback(self._not_registered)
 
@@ -232,10 +231,7 @@ class NameServerLink(Service):
 
     def withdraw(self, reason: str) -> None:
         """Unregister until ``come_back``."""
-        if self._withdrawn is not None:
-            return
-        self._withdrawn = reason
-        if self.state is LinkState.STOPPED:
+        if self.state in (LinkState.STOPPED, LinkState.WITHDRAWN):
             return
         self._move(LinkState.WITHDRAWN)
         if self._connection is not None:
@@ -249,7 +245,6 @@ class NameServerLink(Service):
 
     def come_back(self) -> None:
         """Register again after ``withdraw``."""
-        self._withdrawn = None
         if self.state is LinkState.WITHDRAWN:
             self._move(LinkState.WAITING)
             self.register()
@@ -309,8 +304,8 @@ class NameServerLink(Service):
     @property
     def warning(self) -> str | None:
         """What an operator should know about this registration, if anything."""
-        if self._withdrawn is not None:
-            return f"not registered with name server {self._name}: {self._withdrawn}"
+        if self._api.withdrawn is not None:
+            return f"not registered with name server {self._name}: {self._api.withdrawn}"
         if self.rival is None:
             return None
         who = self._broker.identity()
@@ -471,11 +466,10 @@ class BrokerOuterAPI(Service):
         self._clock = clock
         self._observer = observer
         self._broker = broker
-        self.is_held_back = False
-        """Whether it does not register yet, because its brokerId is not known."""
         self._is_slave = broker.broker_id > 0
         self._last_told: MasterAddresses | None = None
-        self._withdrawn: str | None = None
+        self.withdrawn: str | None = None
+        """Why it is not registered anywhere, on purpose. It may be withdrawn before it starts, too."""
 
         self._groups = [NameServerGroup(name, endpoint, self, find_machines) for name, endpoint in endpoints]
         self._soon: IDelayedCall | None = None
@@ -493,10 +487,7 @@ class BrokerOuterAPI(Service):
 
     def make_link(self, name: str, endpoint: IStreamClientEndpoint) -> NameServerLink:
         """The registration with one machine."""
-        link = NameServerLink(name, endpoint, self._broker, self._clock, self)
-        if self._withdrawn is not None:
-            link.withdraw(self._withdrawn)
-        return link
+        return NameServerLink(name, endpoint, self._broker, self._clock, self)
 
     @property
     def _links(self) -> list[NameServerLink]:
@@ -505,17 +496,6 @@ class BrokerOuterAPI(Service):
     def startService(self) -> None:
         """Connect and register, again soon after, then each registerNameServerPeriod."""
         Service.startService(self)
-        if not self.is_held_back:
-            self._begin()
-
-    def begin(self) -> None:
-        """The brokerId is known: register, if that was held back."""
-        if self.is_held_back:
-            self.is_held_back = False
-            if self.running:
-                self._begin()
-
-    def _begin(self) -> None:
         for group in self._groups:
             group.startService()
         if self._groups:
@@ -555,13 +535,13 @@ class BrokerOuterAPI(Service):
 
     def withdraw(self, reason: str) -> None:
         """Unregister from all name servers until ``come_back``."""
-        self._withdrawn = self._withdrawn or reason
+        self.withdrawn = self.withdrawn or reason
         for link in self._links:
             link.withdraw(reason)
 
     def come_back(self) -> None:
         """Register again after ``withdraw``."""
-        self._withdrawn = None
+        self.withdrawn = None
         for link in self._links:
             link.come_back()
 
@@ -573,7 +553,7 @@ class BrokerOuterAPI(Service):
         """Register a topic that was added or changed: at once, unless there are many topics."""
         if len(self._broker.topics.table.topic_config_table) <= MANY_TOPICS:
             self.register_all()
-        elif self._soon is None:
+        elif self.running and self._soon is None:
             self._soon = self._clock.callLater(MANY_TOPICS_SECONDS, self._register_soon)
 
     def _register_soon(self) -> None:

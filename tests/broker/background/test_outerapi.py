@@ -11,8 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import alsoProvides, implementer
 
 from rmqha.broker.addresses import MasterAddresses, OwnAddresses
+from rmqha.broker.background import outerapi
 from rmqha.broker.background.outerapi import (
     FIRST_REGISTER_SECONDS,
+    MANY_TOPICS_SECONDS,
     REGISTER_TIMEOUT_SECONDS,
     UNREGISTER_TIMEOUT_SECONDS,
     BrokerOuterAPI,
@@ -383,6 +385,24 @@ class RegisterTests(OuterAPITestCase):
             {name: topic.perm for name, topic in topics.items()}, {str(perm): perm & ~2 for perm in range(8)}
         )
         self.assertEqual(self.table.topic_config_table["6"].perm, 6)
+
+    def test_changes_of_many_topics_are_told_together_while_it_runs(self) -> None:
+        self.patch(outerapi, "MANY_TOPICS", 0)
+        self.api = self.make()
+        self.api.table_changed(None)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.api.startService()
+        line = self.accept()
+        line.take_registration()
+        self.api.table_changed(None)
+        self.api.table_changed(None)
+        self.assertEqual(line.requests(), [])
+        self.clock.advance(MANY_TOPICS_SECONDS)
+        line.take_registration()
+        line.transport.lose()
+        self.successResultOf(self.stop())
+        self.api.table_changed(None)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_without_name_servers_nothing_happens(self) -> None:
         self.start(name_servers=0)
