@@ -10,6 +10,7 @@ from zope.interface import Attribute, Interface
 
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.slaveservice import HASlaveService
+from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.wallclock import IWallClock
 from rmqha.node.plan import NodePlan
@@ -22,7 +23,7 @@ from rmqha.store.offline.rewind import Rewound
 
 
 class IMachine(IWallClock):
-    """A clock, a disk, and the thread that waits for the disk."""
+    """What a log is kept and copied on: a clock, a disk, the thread that waits for the disk, and the process."""
 
     clock: IReactorTime = Attribute("The reactor, as a clock.")
     disk: Disk = Attribute("The disk of the store.")
@@ -33,6 +34,12 @@ class IMachine(IWallClock):
     def disk_failed(failure: Failure) -> None:
         """The disk has refused, with this error."""
 
+    def leave(code: ExitCode, reason: str) -> None:
+        """End the process after a slave's work is done, with this exit code and its reason in one line."""
+
+    def start_rewind() -> bool:
+        """Cut the log of a slave back. False if that cannot be done now."""
+
 
 class IProcess(IMachine):
     """The process that a node runs in."""
@@ -42,14 +49,8 @@ class IProcess(IMachine):
     def run_in_table_thread(function: Callable[[], Any]) -> Deferred[Any]:
         """Run a function in the thread for writes of tables, which would delay the flushes that puts wait for."""
 
-    def leave(code: ExitCode, reason: str) -> None:
-        """End the process after a slave's work is done, with this exit code and its reason in one line."""
-
     def stop_with(code: ExitCode, reason: str) -> None:
         """Log the reason, and end the process after an error."""
-
-    def start_rewind() -> bool:
-        """Cut the log of a slave back. False if that cannot be done now."""
 
     def describe_fork() -> Awaitable[str]:
         """A line that says where a slave's log and its master's part. Raises what ``find_fork_with_master`` raises."""
@@ -68,6 +69,9 @@ class IOpenNode(Interface):
 
     def state() -> NodeState:
         """The current state, for state.json."""
+
+    def in_state(state: ReplicaState) -> None:
+        """The slave has changed its state, or knows more about why it is in it."""
 
     def stop() -> Deferred[None]:
         """Stop the services. The store stays open."""

@@ -84,7 +84,7 @@ class OpenNode:
         self._started_at = time.time()
         self._verdict = store.node_state.verdict
         self._slave_check = SlaveCheck(self._clock, plan.allow_list)
-        self._replicating = Replicating(store, plan.settings, process)
+        self._replicating = Replicating(store, plan.settings, process, self)
         self.store = store
         self.factories: dict[str, Any] = {}
         """What builds the connections of each port, by the port's name."""
@@ -124,9 +124,7 @@ class OpenNode:
         endpoint, remoting = self._master.both()
         ask = None if remoting is None else partial(view_of_master, remoting, self._clock)
         access = MasterAccess(endpoint, ask, lambda: self._master.ha_address)
-        slave = self._replicating.follow(
-            plan.slave, access, self._process.leave, self._slave_in_state, self._process.start_rewind
-        )
+        slave = self._replicating.follow(plan.slave, access)
         slave.verdicts.describe_fork = self._process.describe_fork
         self.services.add("slave", slave)
         if self.store.read_limit is not None:
@@ -140,7 +138,7 @@ class OpenNode:
             self.services.add("confirmed offset", self._confirmed_follower)
         return slave
 
-    def _slave_in_state(self, state: ReplicaState) -> None:
+    def in_state(self, state: ReplicaState) -> None:
         """Unregister a slave while its log does not fit its master's, so that it serves no consumers."""
         if state in VERDICTS:
             self._verdict = state.name
@@ -300,7 +298,7 @@ class OpenNode:
         acknowledged = dict if self.serving is None else self.serving.factory.acknowledged
         cleaning = CleaningService(self.store, self._plan.hold, acknowledged, clock, process.disk_failed)
         self.services.add("retention", cleaning)
-        state_file = self._replicating.keep_state(self.state)
+        state_file = self._replicating.keep_state()
         self.services.add("state file", state_file)
         self._cleaning, self._state_file = cleaning, state_file
         written = [] if self.broker is None else [self.broker.topics.written]

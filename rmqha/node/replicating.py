@@ -3,7 +3,6 @@
 ``StoreOpening`` opens the store, and repairs it before if need be. ``Replicating`` then makes the services that use it.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +21,7 @@ from rmqha.ha.slave.slaveservice import ONCE_CONNECT_ATTEMPTS, HASlaveService, S
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.node.interfaces import IHost, IMachine
+from rmqha.node.interfaces import IHost, IMachine, IOpenNode
 from rmqha.node.plan import NodePlan
 from rmqha.ops.places import Place
 from rmqha.ops.statefile import StateFileService
@@ -146,10 +145,11 @@ class Replicating:
     are made.
     """
 
-    def __init__(self, store: MessageStore, settings: Settings, machine: IMachine) -> None:
+    def __init__(self, store: MessageStore, settings: Settings, machine: IMachine, node: IOpenNode) -> None:
         self._store = store
         self._settings = settings
         self._machine = machine
+        self._node = node
         if settings.read_up_to is ReadUpTo.CONFIRMED:
             store.limit_reads(machine.clock)
         else:
@@ -174,23 +174,14 @@ class Replicating:
             self.flusher.subscribe(self.serving.log_flushed)
         return self.serving
 
-    def follow(
-        self,
-        options: SlaveOptions,
-        master: MasterAccess,
-        finished: Callable[[ExitCode, str], None],
-        in_state: Callable[[ReplicaState], None] = lambda _: None,
-        rewind: Callable[[], bool] = lambda: False,
-    ) -> HASlaveService:
-        """Make what copies the master's log. ``finished``, ``in_state`` and ``rewind`` are as in ISlaveOwner.
+    def follow(self, options: SlaveOptions, master: MasterAccess) -> HASlaveService:
+        """Make what copies the master's log.
 
         A member of a failover cluster compares all that is not confirmed with the leader's log: another leader may have
         put it, or this node itself.
         """
         if options.hello and self._store.read_limit is not None:
             self._store.doubt_from(self._store.read_limit.offset)
-
-        self._finished, self._in_state, self._rewind = finished, in_state, rewind
         self.slave = HASlaveService(self._store, self.flusher, options, master, self, self._machine.clock)
         return self.slave
 
@@ -198,7 +189,7 @@ class Replicating:
 
     def finished(self, code: ExitCode, reason: str) -> None:
         """A ``--once`` run is done."""
-        self._finished(code, reason)
+        self._machine.leave(code, reason)
 
     def disk_failed(self, failure: Failure) -> None:
         """The disk refuses."""
@@ -208,7 +199,7 @@ class Replicating:
         """The slave's state is another one."""
         if self.state_file is not None:  # its readers learn of the change as soon as readers of the log do
             self.state_file.write_soon()
-        self._in_state(state)
+        self._node.in_state(state)
 
     def queues_behind(self) -> int:
         """How many bytes of the log are in no queue yet."""
@@ -220,17 +211,17 @@ class Replicating:
 
     def rewind(self) -> bool:
         """Cut the log back, unless that is not possible now."""
-        return self._rewind()
+        return self._machine.start_rewind()
 
     def state_written(self) -> Deferred[None]:
         """Fires when no thread writes state.json."""
         return succeed(None) if self.state_file is None else self.state_file.written()
 
-    def keep_state(self, current: Callable[[], NodeState]) -> StateFileService:
+    def keep_state(self) -> StateFileService:
         """Make what writes the node's state into state.json."""
         machine = self._machine
         self.state_file = StateFileService(
-            self._store.root, current, machine.clock, machine.run_in_thread, machine.disk_failed, machine.disk
+            self._store.root, self._node.state, machine.clock, machine.run_in_thread, machine.disk_failed, machine.disk
         )
         return self.state_file
 

@@ -48,6 +48,12 @@ class MachineDouble:
     def now_ms(self) -> int:
         return 1_795_000_000_000
 
+    def leave(self, code: ExitCode, reason: str) -> None:
+        self.ends.append((code, reason))
+
+    def start_rewind(self) -> bool:
+        return False
+
     def stop_with(self, code: ExitCode, reason: str) -> None:
         self.ends.append((code, reason))
 
@@ -62,12 +68,6 @@ class ProcessDouble(MachineDouble):
 
     def run_in_table_thread(self, function: Callable[[], Any]) -> Deferred[Any]:
         return execute(function)
-
-    def leave(self, code: ExitCode, reason: str) -> None:
-        self.ends.append((code, reason))
-
-    def start_rewind(self) -> bool:
-        return False
 
     async def describe_fork(self) -> str:
         return "nobody asked"
@@ -146,6 +146,9 @@ class OpenNodeDouble:
 
     def state(self) -> NodeState:
         return self.store.node_state
+
+    def in_state(self, state: ReplicaState) -> None:
+        self.told.append(f"in state {state.name}")
 
     def stop(self) -> Deferred[None]:
         self.told.append("stop")

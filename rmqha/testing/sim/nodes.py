@@ -118,7 +118,7 @@ class SimOpenNode:
         self.store = store
         self.slave: HASlaveService | None = None
         self.serving: LogServing | None = None
-        self.replicating = Replicating(store, self._plan.settings, host)
+        self.replicating = Replicating(store, self._plan.settings, host, self)
         self.schedule = ScheduleMessageService(
             store.root / CONFIG_FOLDER, store, self._plan.settings, host.clock, WallClockOfWorld(node.world)
         )
@@ -133,15 +133,10 @@ class SimOpenNode:
         self.serving.factory.doStart()
         self.schedule.startService()
         if isinstance(node, SimSlave) and not node.is_master:
-            self.slave = self.replicating.follow(
-                plan.slave,
-                MasterAccess(host.endpoint_of_master(), host.ask_master(), lambda: node.master_name),
-                finished=host.leave,
-                in_state=node.in_state,
-                rewind=host.core.start_rewind,
-            )
+            access = MasterAccess(host.endpoint_of_master(), host.ask_master(), lambda: node.master_name)
+            self.slave = self.replicating.follow(plan.slave, access)
             self.slave.startService()
-        self.replicating.keep_state(self.state).startService()
+        self.replicating.keep_state().startService()
 
     @property
     def has_no_room(self) -> bool:
@@ -149,6 +144,10 @@ class SimOpenNode:
 
     def state(self) -> NodeState:
         return self._node.state()
+
+    def in_state(self, state: ReplicaState) -> None:
+        assert isinstance(self._node, SimSlave), "it follows a master"
+        self._node.in_state(state)
 
     def stop(self) -> Deferred[None]:
         return self.stop_following().addCallback(lambda _: self._stop_others())
@@ -301,6 +300,9 @@ class SimHost:
     def leave(self, code: ExitCode, reason: str) -> None:
         """A slave's work is done, or it cannot go on."""
         self.process.die(f"exit {code.value}: {reason}")
+
+    def start_rewind(self) -> bool:
+        return self.core.start_rewind()
 
     def stop_with(self, code: ExitCode, reason: str) -> None:
         found = f"{CORRUPT}: {reason}" if code is ExitCode.CORRUPT else f"exit {code.value}: {reason}"

@@ -32,7 +32,7 @@ from rmqha.wire.transfer import Transfer
 from tests.fixtures import new_folder
 from tests.ha.doubles import SEGMENT_SIZE, LineTransport, append, heartbeat, log_lines, make_image, reports_in, wire
 from tests.ha.slavenode import NOBODY, SlaveNodeTestCase, SlaveOwner
-from tests.node.doubles import MachineDouble
+from tests.node.doubles import MachineDouble, OpenNodeDouble
 from tests.store.logs import write_at
 
 IMAGE = make_image([300] * 30)
@@ -1158,7 +1158,7 @@ class OwnerTests(SlaveNodeTestCase):
     def test_owners_provide_their_interface(self) -> None:
         settings = make_settings({"storePathRootDir": self.mktemp(), "brokerRole": "SLAVE"})
         store = MessageStore(settings)
-        replicating = Replicating(store, settings, MachineDouble(self.clock))
+        replicating = Replicating(store, settings, MachineDouble(self.clock), OpenNodeDouble(store))
         verifyObject(ISlaveOwner, replicating)
         verifyObject(ISlaveOwner, SlaveOwner(self))
         self.start()
