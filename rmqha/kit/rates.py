@@ -1,4 +1,4 @@
-"""Rates of events: a burst after a quiet time, and then so many a second.
+"""Rates of events: a burst after a quiet time, and then a number per second.
 
 The caller gives the time, because some rates run by the reactor's clock and others by the time of day. ``now`` is in
 seconds. If it goes back, no tokens are gained or lost.
