@@ -6,6 +6,7 @@ from math import inf
 
 from twisted.internet.interfaces import IReactorTime
 
+from rmqha.kit.rates import Rate, TokenBucket
 from rmqha.remoting.networks import network_of
 
 FREE_TRIES = 10
@@ -23,26 +24,6 @@ MAX_HOSTS = 4096
 OTHERS = ""
 
 
-class GuessingPace:
-    """Refusals at a rate. Its only state is the time at which it is quiet again."""
-
-    __slots__ = ("_at_once", "_per_second", "quiet_at")
-
-    def __init__(self, at_once: int, per_second: int) -> None:
-        self._at_once = at_once
-        self._per_second = per_second
-        self.quiet_at = 0.0
-
-    def wait(self, now: float) -> float:
-        """Count a refusal. Gives the seconds that it waits; infinity if that is too long, and it is not counted."""
-        quiet_at = max(self.quiet_at, now) + 1 / self._per_second
-        wait = max(0.0, quiet_at - now - self._at_once / self._per_second)
-        if wait > MAX_WAIT_SECONDS:
-            return inf
-        self.quiet_at = quiet_at
-        return 0.0 if wait < MIN_WAIT_SECONDS else wait
-
-
 class Patience:
     """Says how long a stranger waits for a refusal, by its address. For IPv6, a /64 counts as one host.
 
@@ -52,8 +33,8 @@ class Patience:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._all = GuessingPace(ALL_FREE_TRIES, ALL_REFUSALS_PER_SECOND)
-        self._hosts: OrderedDict[str, GuessingPace] = OrderedDict()
+        self._all = TokenBucket(Rate(ALL_FREE_TRIES, ALL_REFUSALS_PER_SECOND), clock.seconds())
+        self._hosts: OrderedDict[str, TokenBucket] = OrderedDict()
 
     @property
     def hosts(self) -> int:
@@ -63,19 +44,28 @@ class Patience:
     def seconds(self, address: str) -> float:
         """Count a refusal of this address. Gives the seconds until it may be sent; infinity to cut the peer off."""
         now = self._clock.seconds()
-        return max(self._of(network_of(address), now).wait(now), self._all.wait(now))
+        return max(_wait(self._of(network_of(address), now), now), _wait(self._all, now))
 
-    def _of(self, host: str, now: float) -> GuessingPace:
-        """The pace of a host, which becomes the last one. The first one that is quiet is forgotten for each new one."""
-        pace = self._hosts.pop(host, None)
-        if pace is None:
+    def _of(self, host: str, now: float) -> TokenBucket:
+        """The bucket of a host, which becomes the last one. For each new one the first full one is forgotten."""
+        bucket = self._hosts.pop(host, None)
+        if bucket is None:
             for first in list(islice(self._hosts, 2)):
-                if self._hosts[first].quiet_at <= now:
+                if self._hosts[first].tokens(now) >= FREE_TRIES:
                     del self._hosts[first]
             if len(self._hosts) >= MAX_HOSTS:
                 host = OTHERS
-                pace = self._hosts.pop(host, None)
-        if pace is None:
-            pace = GuessingPace(FREE_TRIES, REFUSALS_PER_SECOND)
-        self._hosts[host] = pace
-        return pace
+                bucket = self._hosts.pop(host, None)
+        if bucket is None:
+            bucket = TokenBucket(Rate(FREE_TRIES, REFUSALS_PER_SECOND), now)
+        self._hosts[host] = bucket
+        return bucket
+
+
+def _wait(bucket: TokenBucket, now: float) -> float:
+    """Count a refusal. Gives the seconds that it waits; infinity if that is too long, and it is not counted."""
+    wait = bucket.seconds_until(1, now)
+    if wait > MAX_WAIT_SECONDS:
+        return inf
+    bucket.take(1, now)
+    return 0.0 if wait < MIN_WAIT_SECONDS else wait

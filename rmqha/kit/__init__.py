@@ -16,6 +16,7 @@ In reading order:
 - ``services``: Twisted services that stop in order, and periodic calls that survive errors.
 - ``threads``: work in another thread.
 - ``wallclock``: the time of day, for those who must be able to set it.
+- ``rates``: token buckets, also one for each address.
 - ``trouble``: a trouble that lasts gets one line in the log.
 - ``sending``: writes to a socket now, because somebody waits for the bytes.
 - ``connecting``: connections that are retried, and how the log reports that.

@@ -33,9 +33,9 @@ from twisted.protocols.policies import TimeoutMixin
 from twisted.python.failure import Failure
 from zope.interface import Interface, implementer
 
-from rmqha.ha.admission.limits import ConnectRates
 from rmqha.kit.connecting import connect_protocol
 from rmqha.kit.events import Event
+from rmqha.kit.rates import AddressBuckets, Rate
 from rmqha.kit.sending import send_at_once
 from rmqha.net.tls.gate import looks_like_tls
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
@@ -729,7 +729,7 @@ class RemotingFactory(Factory[RemotingProtocol]):
         self._budget = PortBudget(clock) if budget is None else budget
         self._turns = Turns(clock) if turns is None else turns
         self._is_full = False
-        self._rates = ConnectRates(limits.connects_at_once, limits.connects_per_second, clock)
+        self._rates = AddressBuckets(Rate(limits.connects_at_once, limits.connects_per_second))
         self._told_of_rates_at: float | None = None
         self._open: set[RemotingProtocol] = set()
         self.refused = 0
@@ -754,7 +754,8 @@ class RemotingFactory(Factory[RemotingProtocol]):
             return None
         self._is_full = False
         host = getattr(addr, "host", "")
-        if not self._rates.count(network_of(host)):
+        now = self._clock.seconds()
+        if not self._rates.get(network_of(host), now).take_one(now):
             self._tell_of_rates(host)
             self.refused += 1
             return None

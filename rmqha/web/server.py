@@ -16,9 +16,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 from zope.interface import implementer
 
-from rmqha.ha.admission.throttle import TokenBucket
 from rmqha.kit.events import Event
 from rmqha.kit.httpchannel import LimitedChannel
+from rmqha.kit.rates import Rate, TokenBucket
 
 MAX_CONNECTIONS = 64
 REQUEST_SECONDS = 15.0
@@ -79,7 +79,8 @@ class Pages(Resource):
     def __init__(self, handlers: Mapping[str, Handler], clock: IReactorTime) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Twisted's
         self._handlers = dict(handlers)
-        self._bucket = TokenBucket(REQUESTS_PER_SECOND, REQUESTS_AT_ONCE, clock)
+        self._clock = clock
+        self._bucket = TokenBucket(Rate(REQUESTS_AT_ONCE, REQUESTS_PER_SECOND), clock.seconds())
         self.refused: Counter[str] = Counter()
         """How many requests were refused, by reason."""
 
@@ -101,10 +102,9 @@ class Pages(Resource):
     def _page(self, request: Any) -> Page | Deferred[Page]:
         if request.method not in (b"GET", b"HEAD"):
             return text_page(405, "this port only answers GET and HEAD", Allow="GET, HEAD")
-        if self._bucket.tokens < 1:
+        if not self._bucket.take_one(self._clock.seconds()):
             self.refused["too many requests"] += 1
             return BUSY
-        self._bucket.take(1)
         path = request.path.decode("ascii", "replace")
         handler = self._handlers.get(path)
         if handler is None:

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 from twisted.logger import Logger
 
-from rmqha.ha.admission.limits import LastUsed
 from rmqha.kit.events import Event
+from rmqha.kit.rates import AddressBuckets, Rate, TokenBucket
 from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.networks import network_of
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
@@ -30,21 +30,6 @@ MAX_TABLE_BYTES = FRAME_MAX_LENGTH - 64 * 1024
 """Of a table as JSON. Slaves and name servers get it in one frame."""
 MAX_BYTES_OF_NAMED = MAX_TABLE_BYTES // 8 * 7
 """Up to this size of a table clients may create rows. The rest is for %RETRY% and %DLQ% topics."""
-MAX_ADDRESSES = 4096
-"""Buckets of addresses that are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """A burst after a quiet time, then a rate per second."""
-
-    at_once: int
-    per_second: int
-
-    @property
-    def half(self) -> "Rate":
-        """Half of the rate, at least 1."""
-        return Rate(max(1, self.at_once // 2), max(1, self.per_second // 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +59,6 @@ class NewNameLimits:
         )
 
 
-class Bucket:
-    """A token bucket. ``now`` is a clock's time in seconds."""
-
-    __slots__ = ("_rate", "_since", "_tokens")
-
-    def __init__(self, rate: Rate, now: float) -> None:
-        self._rate = rate
-        self._tokens = float(rate.at_once)
-        self._since = now
-
-    def has_one(self, now: float) -> bool:
-        """Whether a token is left."""
-        self._tokens = min(self._rate.at_once, self._tokens + max(0.0, now - self._since) * self._rate.per_second)
-        self._since = now
-        return self._tokens >= 1
-
-    def take(self) -> None:
-        """Use a token. Call ``has_one`` first."""
-        self._tokens -= 1
-
-
 class NewNames:
     """Decides whether a new group or topic may be created. ``what`` names the kind in answers and in the log.
 
@@ -121,10 +85,9 @@ class NewNames:
         self._wall = wall
         self._longest_row = longest_row
         self._table_bytes = 0
-        self._broker = Bucket(limits.broker, self._seconds())
-        self._address_rate = limits.broker.half
-        self._addresses = LastUsed(MAX_ADDRESSES, lambda: Bucket(self._address_rate, self._seconds()))
-        self._connections: WeakKeyDictionary[object, Bucket] = WeakKeyDictionary()
+        self._broker = TokenBucket(limits.broker, self._seconds())
+        self._addresses = AddressBuckets(limits.broker.half)
+        self._connections: WeakKeyDictionary[object, TokenBucket] = WeakKeyDictionary()
         self._told_at: float | None = None
         self._untold = 0
         self._lines_from: float | None = None
@@ -184,21 +147,17 @@ class NewNames:
         if held >= self._limits.most:
             self._refuse(f"there are {held} {self._what}s already; no more are created", now)
         self.check_room(name, self._most_bytes)
-        buckets = [(self._broker, self._limits.broker)]
+        buckets = [self._broker]
         if by is not None:
             address = network_of(by.peer_host[0]) if isinstance(by, RemotingProtocol) else ""
-            buckets.append((self._addresses.get(address), self._address_rate))
-            bucket = self._connections.get(by)
-            if bucket is None:
-                bucket = self._connections[by] = Bucket(self._limits.connection, now)
-            buckets.append((bucket, self._limits.connection))
-        for bucket, rate in buckets:
-            if not bucket.has_one(now):
-                self._refuse(
-                    f"too many new {self._what}s: {rate.per_second} per second are created, try again later", now
-                )
-        for bucket, _ in buckets:
-            bucket.take()
+            buckets.append(self._addresses.get(address, now))
+            buckets.append(self._connections.setdefault(by, TokenBucket(self._limits.connection, now)))
+        for bucket in buckets:
+            if bucket.tokens(now) < 1:
+                rate = bucket.rate.per_second
+                self._refuse(f"too many new {self._what}s: {rate} per second are created, try again later", now)
+        for bucket in buckets:
+            bucket.take(1, now)
 
     def _refuse(self, reason: str, now: float) -> None:
         self._untold += 1

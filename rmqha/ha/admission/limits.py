@@ -17,11 +17,10 @@ from typing import Generic, Protocol, TypeVar
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from rmqha.ha.admission.throttle import TokenBucket
+from rmqha.kit.rates import AddressBuckets, Rate, TokenBucket
 
 WAITING_BYTES = 32 * 1024 * 1024
 """Writes have their full size while at most this many bytes can wait for all slow slaves together."""
-REMEMBERED_ADDRESSES = 4096
 LINES_BURST = 100
 LINES_PER_SECOND = 5.0
 SUMMARY_SECONDS = 1.0
@@ -46,46 +45,6 @@ class HALimits:
     bytes_in_flight: int | None = None
 
 
-Value = TypeVar("Value")
-
-
-class LastUsed(Generic[Value]):
-    """A value for each of at most ``most`` keys. A further key replaces the one that was used the longest ago."""
-
-    def __init__(self, most: int, make: Callable[[], Value]) -> None:
-        self._most = most
-        self._make = make
-        self._values: dict[str, Value] = {}
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def get(self, key: str) -> Value:
-        """The key's value, made if there is none. It becomes the one used last."""
-        value = self._values.pop(key, None)
-        if value is None:
-            value = self._make()
-        self._values[key] = value
-        if len(self._values) > self._most:
-            del self._values[next(iter(self._values))]
-        return value
-
-
-class ConnectRates:
-    """Counts the new connections of each address: ``at_once`` may come in one burst, and ``per_second`` after that."""
-
-    def __init__(self, at_once: int, per_second: int, clock: IReactorTime) -> None:
-        self._buckets = LastUsed(REMEMBERED_ADDRESSES, lambda: TokenBucket(per_second, at_once, clock))
-
-    def count(self, host: str) -> bool:
-        """Count a new connection of this address. False if it is one too many; then it is not counted."""
-        bucket = self._buckets.get(host)
-        if bucket.tokens < 1:
-            return False
-        bucket.take(1)
-        return True
-
-
 class Guest(Protocol):
     """A connection that takes a place."""
 
@@ -106,7 +65,8 @@ class Places(Generic[GuestType]):
 
     def __init__(self, limits: HALimits, clock: IReactorTime) -> None:
         self._limits = limits
-        self._rates = ConnectRates(limits.connects_at_once, limits.connects_per_second, clock)
+        self._clock = clock
+        self._rates = AddressBuckets(Rate(limits.connects_at_once, limits.connects_per_second))
         self.slaves: dict[GuestType, None] = {}
         self._places: Counter[str] = Counter()
         self._silent: dict[str, dict[GuestType, None]] = {}
@@ -115,7 +75,8 @@ class Places(Generic[GuestType]):
     def refusal(self, host: str) -> str | None:
         """The reason to refuse a connection from ``host``; None to accept it. May close a silent connection for it."""
         limits = self._limits
-        if not self._rates.count(host):
+        now = self._clock.seconds()
+        if not self._rates.get(host, now).take_one(now):
             return f"its address connects more than {limits.connects_per_second} times a second"
         if self._places[host] >= limits.connections_per_address and not self._free_place(self._silent.get(host)):
             return f"its address has {limits.connections_per_address} slaves"
@@ -175,14 +136,13 @@ class LineLimit:
     def __init__(self, clock: IReactorTime, tell: Callable[[str], None]) -> None:
         self._clock = clock
         self._tell = tell
-        self._bucket = TokenBucket(LINES_PER_SECOND, LINES_BURST, clock)
+        self._bucket = TokenBucket(Rate(LINES_BURST, LINES_PER_SECOND), clock.seconds())
         self._kept_back: Counter[str] = Counter()
         self._next_summary: IDelayedCall | None = None
 
     def allows(self, kind: str) -> bool:
         """Whether a line may be logged now. If not, it is counted."""
-        if self._bucket.tokens >= 1:
-            self._bucket.take(1)
+        if self._bucket.take_one(self._clock.seconds()):
             return True
         self._kept_back[kind] += 1
         if self._next_summary is None:

@@ -8,6 +8,8 @@ from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from rmqha.kit.rates import Rate, TokenBucket
+
 TURN_SECONDS = 0.02
 """One write of a single sender, or one read of a receiver, is this much of its rate."""
 MAX_TURN_SECONDS = 0.05
@@ -18,33 +20,6 @@ LATE_SECONDS = 0.04
 MIN_WAIT_SECONDS = 0.001
 
 
-class TokenBucket:
-    """Holds at most ``capacity`` tokens, and gains ``rate`` each second. It starts full, and can go below zero."""
-
-    def __init__(self, rate: float, capacity: float, clock: IReactorTime) -> None:
-        self.capacity = capacity
-        self._rate = rate
-        self._clock = clock
-        self._tokens = capacity
-        self._filled_at = clock.seconds()
-
-    @property
-    def tokens(self) -> float:
-        """The number of tokens now; negative for a debt."""
-        now = self._clock.seconds()
-        self._tokens = min(self.capacity, self._tokens + (now - self._filled_at) * self._rate)
-        self._filled_at = now
-        return self._tokens
-
-    def take(self, tokens: float) -> None:
-        """Take this many tokens, even if it has fewer."""
-        self._tokens = self.tokens - tokens
-
-    def seconds_until(self, tokens: float) -> float:
-        """The seconds until it has this many tokens; 0 if it has them now."""
-        return max(0.0, (tokens - self.tokens) / self._rate)
-
-
 def turn_bytes_at(bytes_per_second: int) -> int:
     """The bytes in one piece at this rate."""
     least = min(MIN_TURN_BYTES, bytes_per_second * MAX_TURN_SECONDS)
@@ -52,8 +27,8 @@ def turn_bytes_at(bytes_per_second: int) -> int:
 
 
 def _bucket(bytes_per_second: int, clock: IReactorTime) -> TokenBucket:
-    capacity = turn_bytes_at(bytes_per_second) + bytes_per_second * LATE_SECONDS
-    return TokenBucket(bytes_per_second, capacity, clock)
+    at_once = turn_bytes_at(bytes_per_second) + bytes_per_second * LATE_SECONDS
+    return TokenBucket(Rate(at_once, bytes_per_second), clock.seconds())
 
 
 class Sender(Protocol):
@@ -77,20 +52,21 @@ class SendThrottle:
 
     def allowance(self, sender: Sender, wanted_bytes: int) -> int:
         """How many of ``wanted_bytes`` (at least 1) it may send now. 0 puts it into the queue for a later turn."""
+        now = self._clock.seconds()
         share = max(self._least_bytes, self._turn_bytes // (len(self._waiting) + 1))
         least = min(wanted_bytes, share)
         if self._turn_of is sender:
             self._turn_of = None
-        elif self._waiting or self._bucket.tokens < least:
+        elif self._waiting or self._bucket.tokens(now) < least:
             self._waiting.setdefault(sender, least)
             self._schedule()
             return 0
-        there = max(1, int(self._bucket.tokens))
+        there = max(1, int(self._bucket.tokens(now)))
         return min(wanted_bytes, there, share if self._waiting else there)
 
     def sent(self, size: int) -> None:
         """``size`` bytes were sent. This includes heartbeats and frame headers, which need no allowance."""
-        self._bucket.take(size)
+        self._bucket.take(size, self._clock.seconds())
 
     def forget(self, sender: Sender) -> None:
         """The sender has gone and no longer waits."""
@@ -102,15 +78,17 @@ class SendThrottle:
     def _schedule(self) -> None:
         if self._next_turn is None and self._waiting:
             least = next(iter(self._waiting.values()))
-            delay = max(MIN_WAIT_SECONDS, self._bucket.seconds_until(least))
+            delay = max(MIN_WAIT_SECONDS, self._bucket.seconds_until(least, self._clock.seconds()))
             self._next_turn = self._clock.callLater(delay, self._give_turns)
 
     def _give_turns(self) -> None:
         self._next_turn = None
         turns = len(self._waiting)
-        while turns and self._waiting and self._bucket.tokens >= next(iter(self._waiting.values())):
+        while turns and self._waiting:
+            sender, least = next(iter(self._waiting.items()))
+            if self._bucket.tokens(self._clock.seconds()) < least:
+                break
             turns -= 1
-            sender = next(iter(self._waiting))
             del self._waiting[sender]
             self._turn_of = sender
             sender.log_grew()
@@ -122,6 +100,7 @@ class ReceiveThrottle:
     """Tells a receiver how long to stop reading. It outlives connections, so that reconnecting gains nothing."""
 
     def __init__(self, bytes_per_second: int, clock: IReactorTime) -> None:
+        self._clock = clock
         self._bucket = _bucket(bytes_per_second, clock)
         self._turn_bytes = turn_bytes_at(bytes_per_second)
 
@@ -132,5 +111,6 @@ class ReceiveThrottle:
 
     def received(self, size: int) -> float:
         """``size`` bytes have arrived. Returns for how many seconds to stop reading."""
-        self._bucket.take(size)
-        return 0.0 if self._bucket.tokens > 0 else self._bucket.seconds_until(self._turn_bytes)
+        now = self._clock.seconds()
+        self._bucket.take(size, now)
+        return 0.0 if self._bucket.tokens(now) > 0 else self._bucket.seconds_until(self._turn_bytes, now)

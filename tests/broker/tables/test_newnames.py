@@ -12,7 +12,9 @@ from zope.interface import implementer
 
 from rmqha.broker.tables import groups, newnames, topics
 from rmqha.broker.tables.groups import MAX_GROUP_LENGTH, SubscriptionGroupManager, group_problem
-from rmqha.broker.tables.newnames import LINES_AT_ONCE, TELL_SECONDS, NewNameLimits, NewNames, Rate
+from rmqha.broker.tables.newnames import LINES_AT_ONCE, TELL_SECONDS, NewNameLimits, NewNames
+from rmqha.kit import rates
+from rmqha.kit.rates import Rate
 from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.protocol import RemotingProtocol, RequestRefused
 from rmqha.settings.settings import make_settings
@@ -80,7 +82,7 @@ class NewNamesTests(SynchronousTestCase):
         self.assertEqual([self.taken(self.connection("192.0.2.2")) for _ in range(3)], [4, 1, 0])
 
     def test_only_so_many_addresses_are_remembered(self) -> None:
-        self.patch(newnames, "MAX_ADDRESSES", 2)
+        self.patch(rates, "MAX_ADDRESSES", 2)
         self.names = NewNames("group", self.limits, WallClockOf(self.clock, 0))
         first = self.connection("192.0.2.1")
         self.assertEqual(self.taken(first), 4)

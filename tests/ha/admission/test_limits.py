@@ -8,6 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.ha.admission import limits
 from rmqha.ha.admission.limits import HALimits, LineLimit, Places, WriteSize
 from rmqha.ha.master.protocol import WRITE_BYTES, HAConnectionState
+from rmqha.kit import rates
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
 from tests.ha.doubles import (
     PEER,
@@ -140,11 +141,11 @@ class PlacesTests(SynchronousTestCase):
 
     def test_what_is_remembered_of_addresses_is_bounded(self) -> None:
         self.serve(connections=10)
-        for number in range(3 * limits.REMEMBERED_ADDRESSES):
+        for number in range(3 * rates.MAX_ADDRESSES):
             visitor = self.visit(str(number))
             assert visitor is not None
             self.places.leave(visitor)
-        self.assertEqual(len(self.places._rates._buckets), limits.REMEMBERED_ADDRESSES)
+        self.assertEqual(len(self.places._rates), rates.MAX_ADDRESSES)
         self.assertEqual((len(self.places._places), len(self.places._silent), len(self.places.slaves)), (0, 0, 0))
 
 

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.admission.throttle import ReceiveThrottle, SendThrottle, TokenBucket
+from rmqha.ha.admission.throttle import ReceiveThrottle, SendThrottle
 from rmqha.ha.master.protocol import HAConnectionState, HAMasterProtocol
 from rmqha.ha.slave.protocol import ConnectionOptions, HASlaveProtocol
 from rmqha.ha.slave.replica import MasterView, Replica, StartFrom
@@ -41,28 +41,6 @@ def most_in_any_window(arrivals: list[tuple[float, int]], seconds: float) -> int
             first += 1
         most = max(most, held)
     return most
-
-
-class TokenBucketTests(SynchronousTestCase):
-    def setUp(self) -> None:
-        self.clock = Clock()
-        self.bucket = TokenBucket(10, 5, self.clock)
-
-    def test_it_is_full_to_begin_with_and_never_holds_more(self) -> None:
-        self.assertEqual(self.bucket.tokens, 5)
-        self.clock.advance(100)
-        self.assertEqual(self.bucket.tokens, 5)
-
-    def test_it_fills_at_its_rate(self) -> None:
-        self.bucket.take(5)
-        self.clock.advance(0.25)
-        self.assertEqual(self.bucket.tokens, 2.5)
-
-    def test_a_debt_is_paid_first(self) -> None:
-        self.bucket.take(25)
-        self.assertEqual((self.bucket.tokens, self.bucket.seconds_until(1)), (-20, 2.1))
-        self.clock.advance(2)
-        self.assertEqual((self.bucket.tokens, self.bucket.seconds_until(0)), (0, 0))
 
 
 class GreedySender:
@@ -350,4 +328,4 @@ class OverheadTests(MasterTestCase):
         throttle = self.factory.throttle
         assert throttle is not None
         bucket = throttle._bucket
-        self.assertEqual(bucket.capacity - bucket.tokens, TRANSFER_HEADER.size)
+        self.assertEqual(bucket.rate.at_once - bucket.tokens(self.clock.seconds()), TRANSFER_HEADER.size)
