@@ -7,12 +7,13 @@ FAILOVER = ("tests/failover", "cluster")
 TRUST = ("tests/failover/test_trust.py", "tests/failover/test_sim_cluster.py", "cluster")
 ELIGIBLE = ("tests/failover/test_eligible.py", "cluster")
 SYNCSET = ("tests/failover/test_syncset.py", "cluster")
+LEADERSHIP = ("tests/ha/master/test_leadership.py", "tests/ha/master", "tests/failover", "cluster")
 FOLLOWERS = ("tests/ha/master", "tests/ha/test_both_ends.py", "replication")
 SLAVE = ("tests/ha/slave", "replication")
 LOG = ("tests/store/log", "replication")
 DERIVED = ("tests/store/derived", "replication")
 PROMOTION = ("tests/store/offline", "tests/store/test_nodestate.py", "failover")
-WITNESS = ("tests/coordination",)
+WITNESS = ("tests/coordination/test_state.py", "tests/coordination")
 
 MUTANTS = (
     # Failover
@@ -124,21 +125,21 @@ MUTANTS = (
         H + "master/leadership.py",
         "self._until = max(self._until, until)",
         "self._until = until",
-        ("tests/ha/master", "tests/failover", "cluster"),
+        LEADERSHIP,
     ),
     Mutant(
         "a right lasts for ever",
         H + "master/leadership.py",
         "return not self._is_ended and self._now() < self._until",
         "return not self._is_ended",
-        ("tests/ha/master", "tests/failover", "cluster"),
+        LEADERSHIP,
     ),
     Mutant(
         "puts are taken while a successor catches up",
         H + "master/leadership.py",
         "return self._takes_puts and self.is_held()",
         "return self.is_held()",
-        ("tests/ha/master", "tests/failover", "cluster"),
+        LEADERSHIP,
     ),
     # Replication
     Mutant(
@@ -231,14 +232,14 @@ MUTANTS = (
         S + "log/groupcommit.py",
         "while self._requests and self._requests[0].next_offset <= offset:",
         "while self._requests and self._requests[0].next_offset <= offset + 1:",
-        LOG,
+        ("tests/store/log/test_groupcommit.py", *LOG),
     ),
     Mutant(
         "waits that are given up were kept",
         S + "log/groupcommit.py",
         "            request.done.callback(False)",
         "            request.done.callback(True)",
-        LOG,
+        ("tests/store/log/test_groupcommit.py", *LOG),
     ),
     Mutant(
         "a store that ends answers no put that waits",
