@@ -20,7 +20,7 @@ from rmqha.coordination.address import Login, read_login
 from rmqha.coordination.witness.calls import Logins, WitnessCalls
 from rmqha.coordination.witness.http import IPeers, WitnessFactory
 from rmqha.coordination.witness.journal import JournalError, JournalInUse
-from rmqha.coordination.witness.service import WitnessService
+from rmqha.coordination.witness.witnessservice import WitnessService
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode

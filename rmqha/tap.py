@@ -16,7 +16,7 @@ from rmqha.acl.files import AclFiles
 from rmqha.acl.signing import Signer
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
-from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
+from rmqha.ha.slave.slaveservice import OnFork, OnGap, SlaveOptions
 from rmqha.kit.events import Event
 from rmqha.net.endpoints import endpoints_behind, make_endpoint, remoting_address_of, split_addresses
 from rmqha.net.tls.addresses import uses_tls

@@ -16,7 +16,7 @@ from twisted.python import usage
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.ha.slave.replica import StartFrom
-from rmqha.ha.slave.service import OnGap, SlaveOptions
+from rmqha.ha.slave.slaveservice import OnGap, SlaveOptions
 from rmqha.node.node import Node
 from rmqha.node.plan import NodePlan
 from rmqha.ops.logs import LogFormat, NodeLogObserver, SyslogObserver

@@ -14,7 +14,7 @@ from rmqha.cli.access import with_tls
 from rmqha.cli.running import result_of, run_reactor, the_reactor
 from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
 from rmqha.cli.stores import open_store
-from rmqha.ha.slave.repair import SourceUnreachable, fetch
+from rmqha.ha.slave.selfrepair import SourceUnreachable, fetch
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.progress import OffsetBar, PartBar
 from rmqha.kit.showing import progress
@@ -25,10 +25,10 @@ from rmqha.store.examining import CUT_FOLDER
 from rmqha.store.log.mappedfile import FILE_NAME_DIGITS
 from rmqha.store.nodestate import NODE_FOLDER
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
-from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
 from rmqha.store.offline.restore import DoesNotFit, Kept, Restoration, Restorer, kept_file, kept_files
 from rmqha.store.offline.standins import FileFault
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.store.offline.storerepair import Gap, Mend, Mended, RepairError, StoreRepair, feed_from_store
 
 
 class ILogCopy(Interface):

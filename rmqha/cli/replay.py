@@ -24,10 +24,10 @@ from rmqha.client.replay import (
     MAX_FAILURES,
     Delayed,
     Fate,
-    Pace,
     Planner,
     Progress,
     Replay,
+    ReplayOptions,
     Sent,
     Stored,
     Survey,
@@ -376,14 +376,14 @@ def run_replay(source: ISource, wanted: Wanted, sending: Sending, way: dict[str,
     progress.end = survey.end if progress.end is None else progress.end
     reactor = the_reactor()
     client = make_client(reactor, way)
-    pace = Pace(sending.rate, not sending.any_queue, sending.max_failures)
+    options = ReplayOptions(sending.rate, not sending.any_queue, sending.max_failures)
     brokers = Brokers(client, split_addresses(way["namesrv"] or ""), way["broker"])
     asks_all = sending.skip_sent or (saved.machine_stopped and sending.source_id is not None)
     time.sleep(saved.unsettled_seconds)  # brokers tell nobody when they find a message; the reactor does not run yet
     saved.write(progress)
     with MessageBar("sending", survey.messages) as shown:
         memory = Memory(saved, brokers, shown)
-        work = Replay(Producer(client, sending.group), reactor, memory, pace, progress, asks_all)
+        work = Replay(Producer(client, sending.group), reactor, memory, options, progress, asks_all)
         start, end = progress.position, progress.end
         rest = (one if one is None else planner.plan(one) for one in source.messages())
         not_done = (one for one in rest if one is None or start <= one.position < end)

@@ -12,7 +12,7 @@ from rmqha.cli.restore import DRY_RUN
 from rmqha.cli.running import run_reactor, the_reactor
 from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
 from rmqha.ha.slave.forkprobe import MasterRange, OurLog, find_fork_with_master
-from rmqha.ha.slave.repair import SourceUnreachable
+from rmqha.ha.slave.selfrepair import SourceUnreachable
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
@@ -32,9 +32,9 @@ from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
 from rmqha.store.offline.fork import Fork, NothingInCommon
 from rmqha.store.offline.newstore import NoRoom
-from rmqha.store.offline.repair import RepairError
 from rmqha.store.offline.rewind import Rewound, Tail, check_room, needs_rewind, tail_of
 from rmqha.store.offline.rewind import rewind as rewind_store
+from rmqha.store.offline.storerepair import RepairError
 
 MAX_TOPICS_SHOWN = 20
 

@@ -438,7 +438,7 @@ class TooManyFailures(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReplayOptions:
     """``rate`` limits messages a second, None does not. With ``keeps_queues`` a message goes to the queue it had.
 
     After ``max_failures`` refused messages the replay ends.
@@ -475,7 +475,7 @@ class Replay:
         producer: Producer,
         clock: IReactorTime,
         memory: IReplayMemory,
-        pace: Pace = Pace(),
+        options: ReplayOptions = ReplayOptions(),
         progress: Progress | None = None,
         asks_all: bool = False,
     ) -> None:
@@ -486,7 +486,7 @@ class Replay:
         self._asked = frozenset(self.progress.unknown)
         self._clock = clock
         self._producer = producer
-        self._pace = pace
+        self._options = options
         self._under_way: dict[int, Target] = {}
         self._next_position = self.progress.position
         self._waiting: Deferred[None] | None = None
@@ -528,10 +528,10 @@ class Replay:
         """Wait until a place is free, the last message for the queue has its result, and the rate allows the next."""
         while len(self._under_way) >= IN_FLIGHT or target in self._under_way.values():
             await self._some_result()
-        if self._pace.rate is not None:
+        if self._options.rate is not None:
             if (wait_seconds := self._next_at - self._clock.seconds()) > 0:
                 await deferLater(self._clock, wait_seconds)
-            self._next_at = max(self._next_at, self._clock.seconds()) + 1 / self._pace.rate
+            self._next_at = max(self._next_at, self._clock.seconds()) + 1 / self._options.rate
 
     async def _some_result(self) -> None:
         self._waiting = Deferred()
@@ -550,7 +550,7 @@ class Replay:
         try:
             if await self._is_there(one.position, message):
                 return
-            queue = await self._queue(message.topic, one.target.queue_id) if self._pace.keeps_queues else None
+            queue = await self._queue(message.topic, one.target.queue_id) if self._options.keeps_queues else None
             result = await self._producer.send(message, queue)
             self.progress.statuses[result.status] += 1
             self._memory.has_result(one.position, result.status)
@@ -576,7 +576,7 @@ class Replay:
     def _failed(self, one: Outgoing, reason: str) -> None:
         failures = self.progress.failures
         failures.append(Failure(one.position, one.target.topic, reason))
-        if len(failures) >= self._pace.max_failures and self._ended_by is None:
+        if len(failures) >= self._options.max_failures and self._ended_by is None:
             self._ended_by = TooManyFailures(f"{len(failures)} messages were refused, the last one: {reason}")
 
     def _has_result(self, outcome: object, one: Outgoing) -> None:

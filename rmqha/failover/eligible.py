@@ -11,14 +11,14 @@ NO_FOUNDER = "no node was started as the cluster's first leader: start one with 
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Eligibility:
     """Whether the node may try now, as what it would lead, or why not."""
 
     cause: Cause | None
     why_not: str = ""
 
 
-def may_lead(view: ClusterView, me: Member, is_founder: bool, now: datetime) -> Verdict:
+def may_lead(view: ClusterView, me: Member, is_founder: bool, now: datetime) -> Eligibility:
     """Whether ``me`` may try for the lead of a cluster without a leader.
 
     A founder may begin a cluster that never had a leader. ``now`` is the wall clock's time.
@@ -28,18 +28,18 @@ def may_lead(view: ClusterView, me: Member, is_founder: bool, now: datetime) -> 
     is_forced = is_ordered and order is not None and order.force and order.to == me.name
     newest = max(view.newest_known, me.known_epoch)
     if is_forced and newest >= view.epoch:
-        return Verdict(Cause.FAILOVER)
+        return Eligibility(Cause.FAILOVER)
     if newest > view.epoch:
-        return Verdict(None, _older_coordinator(view, newest))
+        return Eligibility(None, _older_coordinator(view, newest))
     if not view.exists:
-        return Verdict(Cause.FIRST) if is_founder else Verdict(None, NO_FOUNDER)
+        return Eligibility(Cause.FIRST) if is_founder else Eligibility(None, NO_FOUNDER)
     if me.no_failover:
-        return Verdict(None, "it has the tag nofailover")
+        return Eligibility(None, "it has the tag nofailover")
     why_not = _lacks(view, me)
     if why_not is not None:
-        return Verdict(None, why_not)
+        return Eligibility(None, why_not)
     if is_ordered and order is not None:
-        return Verdict(Cause.SWITCHOVER if order.order == Order.SWITCHOVER.value else Cause.FAILOVER)
+        return Eligibility(Cause.SWITCHOVER if order.order == Order.SWITCHOVER.value else Cause.FAILOVER)
     return _by_itself(view, me, now)
 
 
@@ -50,7 +50,7 @@ def _older_coordinator(view: ClusterView, newer: int) -> str:
     )
 
 
-def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Verdict:
+def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Eligibility:
     """Whether ``me`` may lead although the keys are older than what a member knows: without trusting ``sync``.
 
     All members that any of them has ever heard of must be there, and have closed their connections. Each must have read
@@ -58,26 +58,26 @@ def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Verdict:
     them know, if no log is longer than its own. Of the others nobody can tell whose messages were answered.
     """
     if view.config.paused:
-        return Verdict(None, "automatic failover is paused: rmqha cluster resume")
+        return Eligibility(None, "automatic failover is paused: rmqha cluster resume")
     if me.no_failover:
-        return Verdict(None, "it has the tag nofailover")
+        return Eligibility(None, "it has the tag nofailover")
     away = away_members(view)
     if away:
-        return Verdict(None, f"{', '.join(away)}, which may have more, is not there")
+        return Eligibility(None, f"{', '.join(away)}, which may have more, is not there")
     others = {name: other for name, other in sorted(view.members.items()) if name != me.name}
     for name, other in others.items():
         if not other.is_candidate or me.session not in other.has_read:
-            return Verdict(None, f"it waits for {name} to say where its log ends")
+            return Eligibility(None, f"it waits for {name} to say where its log ends")
         if not _knows_all_of(known, me, other):
-            return Verdict(None, f"{name} knows of a leader that {me.name} has not heard of")
+            return Eligibility(None, f"{name} knows of a leader that {me.name} has not heard of")
     last = known.history.entries[-1].node if known.history.entries else known.leader
     if others and last != me.name:
         what = "goes first" if last in others else "is gone"
-        return Verdict(None, f"{last}, which led last, {what}")
+        return Eligibility(None, f"{last}, which led last, {what}")
     for name, other in others.items():
         if other.end > me.end:
-            return Verdict(None, f"the log of {name} is longer, although {me.name} led last")
-    return Verdict(Cause.TOGETHER)
+            return Eligibility(None, f"the log of {name} is longer, although {me.name} led last")
+    return Eligibility(Cause.TOGETHER)
 
 
 def away_members(view: ClusterView) -> list[str]:
@@ -95,25 +95,25 @@ def _knows_all_of(known: Known, me: Member, other: Member) -> bool:
     return known.history.covers(known.number, other.known_epoch, other.stamp, other.number)
 
 
-def _by_itself(view: ClusterView, me: Member, now: datetime) -> Verdict:
+def _by_itself(view: ClusterView, me: Member, now: datetime) -> Eligibility:
     """Without an order."""
     assert view.sync is not None, "only then is it called"
     if view.sync.leader == me.name:
-        return Verdict(Cause.AGAIN)
+        return Eligibility(Cause.AGAIN)
     if view.config.paused:
-        return Verdict(None, "automatic failover is paused: rmqha cluster resume")
+        return Eligibility(None, "automatic failover is paused: rmqha cluster resume")
     if view.status is not None and view.status.is_released and view.status.epoch == view.epoch:
-        return Verdict(Cause.DISK_FULL if view.status.is_full else Cause.RELEASED)
+        return Eligibility(Cause.DISK_FULL if view.status.is_full else Cause.RELEASED)
     seconds = seconds_of_pause(view, now)
     # Outside of the sync set: it has more of the log than those in it, and the old leader, for whom there is no pause,
     # would lead again with less.
     if seconds > 0 and (view.config.mode == Mode.ASYNC.value or me.name in view.sync.holders):
-        return Verdict(
+        return Eligibility(
             None,
             f"the last automatic failover was a short time ago: the next may be in {seconds:.0f} s. rmqha cluster "
             "failover does it now",
         )
-    return Verdict(Cause.LEASE_ENDED)
+    return Eligibility(Cause.LEASE_ENDED)
 
 
 def seconds_of_pause(view: ClusterView, now: datetime) -> float:

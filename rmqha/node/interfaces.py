@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 from zope.interface import Attribute, Interface
 
 from rmqha.ha.master.serving import LogServing
-from rmqha.ha.slave.service import HASlaveService
+from rmqha.ha.slave.slaveservice import HASlaveService
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.wallclock import IWallClock
 from rmqha.node.plan import NodePlan

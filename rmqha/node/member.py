@@ -25,7 +25,7 @@ from rmqha.failover.member import DiskFull, Following, INode, Known, NodeFacts, 
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.ha.slave.greeting import GreetingEndpoint
-from rmqha.ha.slave.service import OnFork, SlaveOptions
+from rmqha.ha.slave.slaveservice import OnFork, SlaveOptions
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode

@@ -27,7 +27,7 @@ from rmqha.ha.admission.allowlist import SlaveCheck
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.contact import iso_of
 from rmqha.ha.slave.questions import MasterAccess
-from rmqha.ha.slave.service import HASlaveService
+from rmqha.ha.slave.slaveservice import HASlaveService
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.services import OrderedServices, PeriodicService

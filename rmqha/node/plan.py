@@ -14,7 +14,7 @@ from rmqha.coordination.interface import ICoordinator
 from rmqha.failover.member import Promise
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.master.leadership import Leadership
-from rmqha.ha.slave.service import SlaveOptions
+from rmqha.ha.slave.slaveservice import SlaveOptions
 from rmqha.net.tls.endpoints import ServerTLS
 from rmqha.node.rereading import Sources
 from rmqha.ops.cleaning import Hold

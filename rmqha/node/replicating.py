@@ -17,8 +17,8 @@ from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.serving import LogServing, confirmed_offset
 from rmqha.ha.slave.owner import ISlaveOwner
 from rmqha.ha.slave.questions import MasterAccess
-from rmqha.ha.slave.repair import SelfRepair, SourceUnreachable
-from rmqha.ha.slave.service import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
+from rmqha.ha.slave.selfrepair import SelfRepair, SourceUnreachable
+from rmqha.ha.slave.slaveservice import ONCE_CONNECT_ATTEMPTS, HASlaveService, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
@@ -31,7 +31,7 @@ from rmqha.store.errors import StoreError
 from rmqha.store.log.recovery import Examination, LogDamaged
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState
-from rmqha.store.offline.repair import Mended, RepairError, StoreRepair
+from rmqha.store.offline.storerepair import Mended, RepairError, StoreRepair
 from rmqha.store.opening import Opening, OpeningStopped
 
 

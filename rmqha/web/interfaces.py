@@ -8,7 +8,7 @@ from zope.interface import Attribute, Interface
 
 from rmqha.broker.brokerservice import BrokerService
 from rmqha.ha.master.serving import LogServing
-from rmqha.ha.slave.service import HASlaveService
+from rmqha.ha.slave.slaveservice import HASlaveService
 from rmqha.ops.listening import IPortOwner
 from rmqha.ops.places import IWorker
 from rmqha.settings.settings import Settings

@@ -17,8 +17,8 @@ from rmqha.store.log.lockfile import LockFile
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, TopicConfig, TopicConfigTable
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
-from rmqha.store.offline.repair import Gap, Mend, StoreRepair
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.store.offline.storerepair import Gap, Mend, StoreRepair
 from rmqha.testing.records import write_log
 from rmqha.wire.record import Record, encode_blank
 from tests.cli.test_cli import CommandTestCase, files_of, flip_bit, records_of

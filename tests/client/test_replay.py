@@ -22,10 +22,10 @@ from rmqha.client.replay import (
     Fate,
     IReplayMemory,
     Outgoing,
-    Pace,
     Planner,
     Progress,
     Replay,
+    ReplayOptions,
     Stored,
     TooManyFailures,
     Wanted,
@@ -315,8 +315,8 @@ class ReplayTests(ClusterTestCase):
         self.routes["T"] = [broker_data("a", master="a:1")], [queue_data("a", 64, 64)]
         self.replay = self.make_replay()
 
-    def make_replay(self, progress: Progress | None = None, **pace: Any) -> Replay:
-        return Replay(Producer(self.client, "PG"), self.clock, Positions(self.seen), Pace(**pace), progress)
+    def make_replay(self, progress: Progress | None = None, **options: Any) -> Replay:
+        return Replay(Producer(self.client, "PG"), self.clock, Positions(self.seen), ReplayOptions(**options), progress)
 
     def take(self, _: RemotingProtocol, request: RemotingCommand) -> Deferred[RemotingCommand]:
         self.answers.append((request, Deferred()))

@@ -18,10 +18,10 @@ from rmqha.coordination import state
 from rmqha.coordination.address import Login
 from rmqha.coordination.interface import Change, CoordinatorRefused, CoordinatorUnavailable, LeaseGone, Put
 from rmqha.coordination.state import End, KeysAndLeases, Write
-from rmqha.coordination.witness import http, service, shares
+from rmqha.coordination.witness import http, shares, witnessservice
 from rmqha.coordination.witness.calls import MAX_TOKENS, CallRefused, Logins, WitnessCalls
 from rmqha.coordination.witness.http import WitnessFactory
-from rmqha.coordination.witness.service import Commit, WitnessService
+from rmqha.coordination.witness.witnessservice import Commit, WitnessService
 from tests.coordination.peers import PeersDouble
 from tests.fixtures import new_folder
 
@@ -171,7 +171,7 @@ class CommitTests(Case):
         self.assertEqual([turns.count(commit) for commit in dict.fromkeys(turns)], [3, 3, 3, 3, 3, 3, 2])
 
     def test_too_many_calls_are_turned_away(self) -> None:
-        calls = [self.witness.ask(lambda _: None) for _ in range(service.MAX_WAITING)]
+        calls = [self.witness.ask(lambda _: None) for _ in range(witnessservice.MAX_WAITING)]
         self.failureResultOf(self.witness.ask(lambda _: None), CoordinatorUnavailable)
         self.clock.advance(0)
         self.successResultOf(calls[-1])
@@ -332,7 +332,7 @@ class WatchTests(Case):
         self.assertEqual(watcher.revisions, [2, 2])
 
     def test_watches_are_limited(self) -> None:
-        watches = [self.witness.watch("", 1, Watcher()) for _ in range(service.MAX_WATCHES)]
+        watches = [self.witness.watch("", 1, Watcher()) for _ in range(witnessservice.MAX_WATCHES)]
         self.assertRaises(CoordinatorRefused, self.witness.watch, "", 1, Watcher())
         self.witness.forget(watches[0])
         self.witness.watch("", 1, Watcher())

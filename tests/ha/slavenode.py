@@ -15,7 +15,7 @@ from zope.interface import implementer
 from rmqha.ha.slave.owner import ISlaveOwner
 from rmqha.ha.slave.questions import MasterAccess
 from rmqha.ha.slave.replica import MasterView, StartFrom
-from rmqha.ha.slave.service import HASlaveService, OnGap, SlaveOptions
+from rmqha.ha.slave.slaveservice import HASlaveService, OnGap, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.settings.settings import make_settings

@@ -2,7 +2,7 @@
 
 from rmqha.ha.master.protocol import HAMasterFactory, MasterOptions
 from rmqha.ha.slave.replica import MasterView
-from rmqha.ha.slave.service import OnGap
+from rmqha.ha.slave.slaveservice import OnGap
 from rmqha.wire.transfer import encode_report
 from tests.ha.doubles import PEER, SEGMENT_SIZE, LineTransport, make_image, transfers_in, wire
 from tests.ha.slavenode import SlaveNodeTestCase

@@ -24,7 +24,7 @@ SOURCES_OF_WARNINGS = {
     "rmqha/broker/brokerservice.py": (),
     "rmqha/broker/background/outerapi.py": ("has another broker in our place", "not registered with name server"),
     "rmqha/acl/gate.py": ("the accounts stay as they were", "only the first counts"),
-    "rmqha/ha/slave/service.py": (),
+    "rmqha/ha/slave/slaveservice.py": (),
     "rmqha/ha/slave/questions.py": ("the master's ACL refuses this slave",),
 }
 """The modules that give warnings for state.json, and phrases of these."""

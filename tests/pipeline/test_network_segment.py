@@ -15,7 +15,7 @@ from rmqha.pipeline.network import stream as streams
 from rmqha.pipeline.network.asking import ServedLog
 from rmqha.pipeline.network.lines import connect
 from rmqha.pipeline.network.segment import NetworkSegment, NoNodeLeft
-from rmqha.pipeline.network.stream import Pace
+from rmqha.pipeline.network.stream import RateLimit
 from rmqha.pipeline.options import parse_options
 from rmqha.pipeline.segments import read_records
 from rmqha.store.errors import CorruptLogError, DataLossError
@@ -250,13 +250,13 @@ def test_a_pace_waits_as_long_as_the_bytes_last(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", sleep)
-    pace = Pace(1 << 20)
+    limit = RateLimit(1 << 20)
     for _ in range(64):
-        pace.spend(pace.receive_bytes)
-    assert pace.receive_bytes == 1 << 17
+        limit.spend(limit.receive_bytes)
+    assert limit.receive_bytes == 1 << 17
     assert now[0] == pytest.approx(108.0)
     now[0] += 50.0  # what was not used is lost
-    pace.spend(1 << 20)
+    limit.spend(1 << 20)
     assert now[0] == pytest.approx(159.0)
 
 

@@ -59,7 +59,7 @@ MUTANTS = (
         "a paused cluster fails over",
         F + "eligible.py",
         "    if view.config.paused:\n"
-        '        return Verdict(None, "automatic failover is paused: rmqha cluster resume")\n'
+        '        return Eligibility(None, "automatic failover is paused: rmqha cluster resume")\n'
         "    if view.status is not None",
         "    if view.status is not None",
         ELIGIBLE,
@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "a node with the tag nofailover leads",
         F + "eligible.py",
-        '    if me.no_failover:\n        return Verdict(None, "it has the tag nofailover")\n    why',
+        '    if me.no_failover:\n        return Eligibility(None, "it has the tag nofailover")\n    why',
         "    why",
         ELIGIBLE,
     ),
@@ -214,7 +214,7 @@ MUTANTS = (
     ),
     Mutant(
         "repair takes bytes of another place",
-        H + "slave/repair.py",
+        H + "slave/selfrepair.py",
         "if transfer.physic_offset != self._next:",
         "if False:",
         SLAVE,

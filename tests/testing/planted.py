@@ -48,8 +48,8 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import DelayOffsetTable
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline import promote as promotion
-from rmqha.store.offline import repair
 from rmqha.store.offline import rewind as rewinding
+from rmqha.store.offline import storerepair
 from rmqha.store.offline.fork import Fork, OtherLog, _bounds
 from rmqha.testing.sim import nodes
 from rmqha.testing.sim.disk import SimFile
@@ -258,7 +258,7 @@ def repair_with_unproved_bytes(patch: pytest.MonkeyPatch) -> None:
         _mend_crc(patched, position)
         return check_record(patched, position, offset, room)
 
-    patch.setattr(repair, "check_record", check)
+    patch.setattr(storerepair, "check_record", check)
 
 
 def vouch_for_unflushed_queues(patch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from rmqha.ha.slave.replica import StartFrom
-from rmqha.ha.slave.service import SlaveOptions
+from rmqha.ha.slave.slaveservice import SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.message import PutMessageStatus

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.slave.service import OnGap, SlaveOptions
+from rmqha.ha.slave.slaveservice import OnGap, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.network import End

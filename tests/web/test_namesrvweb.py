@@ -10,7 +10,7 @@ from rmqha.coordination.interface import Put
 from rmqha.coordination.state import Write
 from rmqha.coordination.witness.calls import Logins, WitnessCalls
 from rmqha.coordination.witness.http import WitnessFactory
-from rmqha.coordination.witness.service import WitnessService
+from rmqha.coordination.witness.witnessservice import WitnessService
 from rmqha.failover.keys import Leader, encode
 from rmqha.namesrv.peers import Peer
 from rmqha.namesrv.routeinfo import Registration, RouteInfoManager

@@ -7,7 +7,7 @@ In reading order:
 
 - ``journal``: what is kept on the disk: one file, each entry with a CRC, flushed before an answer.
 - ``counted``: the number of the last answered entry, in a second place.
-- ``service``: puts calls in order, commits them together, ends leases, and tells watches.
+- ``witnessservice``: puts calls in order, commits them together, ends leases, and tells watches.
 - ``shares``: how much one address may use.
 - ``calls``: the JSON of requests and answers, and logins.
 - ``http``: the port, and the limits that keep it cheap.

@@ -24,8 +24,8 @@ from rmqha.coordination.interface import (
     Put,
 )
 from rmqha.coordination.state import MAX_OPERATIONS, End
-from rmqha.coordination.witness.service import Commit, WitnessService
 from rmqha.coordination.witness.shares import Shares
+from rmqha.coordination.witness.witnessservice import Commit, WitnessService
 
 INVALID_ARGUMENT, NOT_FOUND, PRECONDITION, UNIMPLEMENTED, UNAVAILABLE, UNAUTHENTICATED = 3, 5, 9, 12, 14, 16
 HTTP_STATUS = {

@@ -17,7 +17,7 @@ from zope.interface import Interface, implementer
 
 from rmqha.coordination.interface import Change, CoordinatorError
 from rmqha.coordination.witness.calls import UNIMPLEMENTED, Answer, CallRefused, WitnessCalls, read_object, refusal
-from rmqha.coordination.witness.service import Watch
+from rmqha.coordination.witness.witnessservice import Watch
 from rmqha.kit.events import Event
 from rmqha.kit.httpchannel import LimitedChannel
 

@@ -12,8 +12,8 @@ In reading order:
 - ``questions``: what a slave asks about its master's log.
 - ``oncerun``: when a ``--once`` run is done.
 - ``verdicts``: what the log says if our log and the master's do not fit together.
-- ``service``: keeps a slave connected, and acts on verdicts.
-- ``repair``: fetches bad bytes of a log again over an HA connection.
+- ``slaveservice``: keeps a slave connected, and acts on verdicts.
+- ``selfrepair``: fetches bad bytes of a log again over an HA connection.
 - ``greeting``: each connection of a failover cluster's follower begins with a hello.
 - ``forkprobe``: finds where our log parts from a master's.
 """

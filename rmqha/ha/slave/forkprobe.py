@@ -14,10 +14,10 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.task import deferLater
 
 from rmqha.ha.slave.probe import probe_last_segment
-from rmqha.ha.slave.repair import SourceUnreachable, fetch
+from rmqha.ha.slave.selfrepair import SourceUnreachable, fetch
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.offline.fork import Compared, Fork, OtherLog, Run, find_fork, run_here
-from rmqha.store.offline.repair import RepairError
+from rmqha.store.offline.storerepair import RepairError
 from rmqha.wire.brokerinfo import settling_seconds
 from rmqha.wire.transfer import FrameError
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from rmqha.pipeline.address import RemoteLog, ServingNode, shown
 from rmqha.pipeline.network.lines import NodeFailed
-from rmqha.pipeline.network.stream import EndOfLog, LogStream, Pace
+from rmqha.pipeline.network.stream import EndOfLog, LogStream, RateLimit
 from rmqha.store.errors import StoreError
 from rmqha.store.log.splits import Segment
 from rmqha.wire.columns import Bytes
@@ -33,7 +33,7 @@ class NetworkSegment(Segment):
         """``path`` is that of a ``RemoteLog``. Nothing is connected yet."""
         super().__init__(shown(path), base)
         self._log = RemoteLog.parse(path)
-        self._pace = Pace(self._log.access.max_rate)
+        self._limit = RateLimit(self._log.access.max_rate)
         self._stream: LogStream | None = None
         self._turn = 0
         self._kept: Bytes = np.empty(0, np.uint8)
@@ -137,7 +137,7 @@ class NetworkSegment(Segment):
         return np.concatenate([earlier if follows else before[:0], before])[-COMPARED_BYTES:]
 
     def _opened(self, start: int) -> LogStream:
-        return LogStream(self._node, self._log.access, start, self._log.settled, self._pace)
+        return LogStream(self._node, self._log.access, start, self._log.settled, self._limit)
 
     @staticmethod
     def _skip(stream: LogStream, at: int) -> None:

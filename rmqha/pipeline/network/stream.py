@@ -24,7 +24,7 @@ class EndOfLog(Exception):
     """The node has no bytes from the offset that comes next, or has them no more."""
 
 
-class Pace:
+class RateLimit:
     """Keeps a task at a rate: ``spend`` waits. Its steps are so small that heartbeats are not late."""
 
     def __init__(self, bytes_a_second: int | None) -> None:
@@ -50,13 +50,13 @@ class LogStream:
     ``at`` is the offset of the next byte to be read, and ``began`` the one from which on its bytes are of use.
     """
 
-    def __init__(self, node: ServingNode, access: Access, start: int, settled: int, pace: Pace) -> None:
+    def __init__(self, node: ServingNode, access: Access, start: int, settled: int, limit: RateLimit) -> None:
         """Raises NodeFailed, OptionError."""
         self.node = node
         self.at = self.began = start
         self._has_heard = False
         self._access = access
-        self._pace = pace
+        self._limit = limit
         self._decoder = TransferDecoder()
         self._pending: deque[memoryview] = deque()
         self._heartbeats_in_a_row = 0
@@ -112,7 +112,7 @@ class LogStream:
                 self._take(frame.physic_offset, memoryview(frame.body))
         except FrameError as error:
             raise self._failed(f"it is not an HA port, or it uses TLS: {error}") from error
-        self._pace.spend(len(data))
+        self._limit.spend(len(data))
 
     def _received(self) -> bytes:
         """The next bytes of the connection."""
@@ -121,7 +121,7 @@ class LogStream:
             if time.monotonic() - self._reported_at >= REPORT_SECONDS:
                 self._report()
             try:
-                data = self._socket.recv(self._pace.receive_bytes)
+                data = self._socket.recv(self._limit.receive_bytes)
             except TimeoutError:
                 if time.monotonic() - since >= self._access.silence_seconds:
                     raise self._failed(f"nothing came for {self._access.silence_seconds:g} s") from None

@@ -9,7 +9,7 @@ In reading order:
 - ``lookup``: finds messages, and the lag of consumer groups.
 - ``audit``: compares queues and index with the log.
 - ``standins``: stands in for segment files that are missing or too short, for a repair.
-- ``repair``: brings bad bytes back from another copy of the log.
+- ``storerepair``: brings bad bytes back from another copy of the log.
 - ``restore``: puts back the bytes that recovery has cut and kept.
 - ``target``: finds the place in a log at which a restore ends.
 - ``copying``: copies files, sharing their blocks where the file system can.

@@ -29,7 +29,7 @@ from rmqha.failover.keys import (
 )
 from rmqha.failover.states import FailoverState
 from rmqha.failover.view import ClusterView
-from rmqha.ha.slave.service import SlaveOptions
+from rmqha.ha.slave.slaveservice import SlaveOptions
 from rmqha.store.epochs import read_epochs
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.nodestate import NODE_FOLDER

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 from rmqha.ha.slave.replica import StartFrom
-from rmqha.ha.slave.service import OnFork, OnGap, SlaveOptions
+from rmqha.ha.slave.slaveservice import OnFork, OnGap, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.epochs import promoted_role, read_epochs

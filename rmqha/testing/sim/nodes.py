@@ -20,9 +20,9 @@ from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.forkprobe import MasterRange, OurLog, find_fork_with_master
 from rmqha.ha.slave.questions import MasterAccess
-from rmqha.ha.slave.repair import SourceUnreachable
 from rmqha.ha.slave.replica import MasterView
-from rmqha.ha.slave.service import HASlaveService, SlaveOptions
+from rmqha.ha.slave.selfrepair import SourceUnreachable
+from rmqha.ha.slave.slaveservice import HASlaveService, SlaveOptions
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.wallclock import IWallClock

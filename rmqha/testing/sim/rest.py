@@ -1,6 +1,6 @@
 """Whether slaves have come to rest: equal to their masters, or with a reason why they are not."""
 
-from rmqha.ha.slave.service import OnGap
+from rmqha.ha.slave.slaveservice import OnGap
 from rmqha.ha.slave.states import VERDICTS, ReplicaState
 from rmqha.testing.sim.nodes import SimNode, SimSlave
 from rmqha.testing.sim.oracle import Oracle

@@ -19,7 +19,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from rmqha.ha.admission.allowlist import AllowList
-from rmqha.ha.slave.service import SlaveOptions
+from rmqha.ha.slave.slaveservice import SlaveOptions
 from rmqha.node.core import RoleChanger
 from rmqha.settings.settings import FlushDiskType
 from rmqha.store.examining import CHECKPOINT_FILE

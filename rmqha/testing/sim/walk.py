@@ -11,7 +11,7 @@ from random import Random
 
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
-from rmqha.ha.slave.service import OnGap, SlaveOptions
+from rmqha.ha.slave.slaveservice import OnGap, SlaveOptions
 from rmqha.testing.sim.clusterwalk import ClusterWalk
 from rmqha.testing.sim.coverage import Counts, note
 from rmqha.testing.sim.failover import FailoverWalk

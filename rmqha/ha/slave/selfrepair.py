@@ -23,7 +23,7 @@ from rmqha.kit.connecting import reason_of
 from rmqha.kit.events import Event
 from rmqha.net.tls.gate import looks_like_tls
 from rmqha.store.derived.replacing import doubt, is_doubted, trust
-from rmqha.store.offline.repair import Gap, Mend, Mended, RepairError, StoreRepair
+from rmqha.store.offline.storerepair import Gap, Mend, Mended, RepairError, StoreRepair
 from rmqha.wire.transfer import FrameError, Transfer
 
 CONNECT_SECONDS = 30.0

@@ -17,7 +17,7 @@ from zope.interface.verify import verifyObject
 from rmqha.ha.slave.owner import ISlaveOwner
 from rmqha.ha.slave.protocol import IConnectionOwner
 from rmqha.ha.slave.replica import Ahead, Diverged, Gap, MasterView, UnsupportedMaster
-from rmqha.ha.slave.service import NextStep, OnFork, OnGap, SlaveOptions
+from rmqha.ha.slave.slaveservice import NextStep, OnFork, OnGap, SlaveOptions
 from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode

@@ -8,9 +8,9 @@ from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.ha.slave.repair import MAX_RETRY_SECONDS, SILENCE_SECONDS, SelfRepair, SourceUnreachable, fetch
+from rmqha.ha.slave.selfrepair import MAX_RETRY_SECONDS, SILENCE_SECONDS, SelfRepair, SourceUnreachable, fetch
 from rmqha.settings.settings import Settings
-from rmqha.store.offline.repair import Mend, Mended, RepairError, StoreRepair
+from rmqha.store.offline.storerepair import Mend, Mended, RepairError, StoreRepair
 from rmqha.wire.transfer import Transfer
 from tests.fixtures import new_folder
 from tests.ha.doubles import FakeEndpoint, LineTransport, heartbeat, reports_in, wire

@@ -20,8 +20,8 @@ from rmqha.store.log.lockfile import LockFile
 from rmqha.store.log.recovery import has_unwritten_end
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.offline.repair import Mended, RepairError, StoreRepair, feed_from_store
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.store.offline.storerepair import Mended, RepairError, StoreRepair, feed_from_store
 from rmqha.wire.record import Record
 from tests.fixtures import new_folder
 from tests.store.damages import UNHURRIED, damages, logs, on_disk, sound_pieces
