@@ -423,7 +423,7 @@ MUTANTS = (
         "rmqha/coordination/witness/journal.py",
         "return (number, content) if crc32(content, crc32(HEAD.pack(magic, length, number, 0))) == crc else None",
         "return number, content",
-        WITNESS,
+        ("tests/coordination/test_journal.py", *WITNESS),
     ),
     # Access control
     Mutant(
@@ -539,14 +539,14 @@ MUTANTS = (
         "rmqha/namesrv/routeinfo.py",
         "new.broker_id == MASTER_ID and 0 < epoch < new.data_version.state_version",
         "new.broker_id == MASTER_ID and 0 < epoch",
-        ("tests/namesrv",),
+        ("tests/namesrv/test_peers.py", "tests/namesrv"),
     ),
     Mutant(
         "a stranger takes the place of a leader",
         "rmqha/namesrv/routeinfo.py",
         "return is_later and any(self._is_of(address, peer) for address in broker.addresses.values())",
         "return is_later",
-        ("tests/namesrv",),
+        ("tests/namesrv/test_peers.py", "tests/namesrv"),
     ),
     Mutant(
         "a name server keeps texts without end",
@@ -586,17 +586,24 @@ MUTANTS = (
     # The log as data
     Mutant(
         "messages on a boundary are read twice",
+        S + "log/records.py",
+        "size = min(size, self._split.end - self.at)",
+        "size = min(size, self._split.segment_end - self.at)",
+        ("tests/pipeline/test_boundaries.py", "tests/pipeline/test_segments.py"),
+    ),
+    Mutant(
+        "a part begins inside a body",
         "rmqha/pipeline/boundaries.py",
-        "if target <= unit.physical_offset < min(limit, piece.end)",
-        "if target <= unit.physical_offset <= min(limit, piece.end)",
+        "        if at >= target and not leading:",
+        "        if at >= target:",
         ("tests/pipeline/test_boundaries.py",),
     ),
     Mutant(
-        "a part begins one record early",
+        "a record near the end of a file is looked for from its beginning",
         "rmqha/pipeline/boundaries.py",
         "    if target <= piece.start:\n        return piece.start\n",
         "    if target >= piece.start:\n        return piece.start\n",
-        ("tests/pipeline/test_boundaries.py", "tests/pipeline/test_segments.py"),
+        ("tests/pipeline/test_boundaries.py",),
     ),
 )
 """All of them, by the rooms in which they are planted."""
