@@ -44,7 +44,7 @@ class ComparisonTests(SynchronousTestCase):
 
     def test_one_comparison_that_is_false_keeps_all_writes_away(self) -> None:
         true, false = Compare("k", MOD, self.changed), Compare("k", MOD, self.created)
-        writes = [Put("other", b""), Delete("k")]
+        writes: list[Put | Delete] = [Put("other", b""), Delete("k")]
         for compares in ([false], [true, false], [false, true]):
             self.assertIsNone(self.state.transaction(compares, writes))
         self.assertIsNotNone(self.state.transaction([true], writes))
