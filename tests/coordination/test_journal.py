@@ -13,7 +13,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha.coordination.interface import Delete, KeyValue, Put
 from rmqha.coordination.state import End, Grant, KeysAndLeases, Operation, Write
 from rmqha.coordination.witness.counted import CountedFile
-from rmqha.coordination.witness.journal import DiskFull, Journal, JournalError, JournalInUse
+from rmqha.coordination.witness.journal import (
+    DiskFull,
+    Journal,
+    JournalError,
+    JournalInUse,
+    encode_entry,
+    entry_at,
+)
 from tests.fixtures import new_folder
 
 COMMITS: list[list[Operation]] = [
@@ -44,6 +51,16 @@ def write(journal: Journal, commits: list[list[Operation]]) -> list[Content]:
 def file_of(folder: Path) -> Path:
     (path,) = folder.glob("journal-*")
     return path
+
+
+class EntryTests(SynchronousTestCase):
+    def test_an_entry_with_a_bit_that_changed_is_none(self) -> None:
+        entry = encode_entry(7, b"content")
+        self.assertEqual(entry_at(entry, 0), (7, b"content"))
+        for place in range(len(entry)):
+            rotten = bytearray(entry)
+            rotten[place] ^= 1
+            self.assertIsNone(entry_at(bytes(rotten), 0), place)
 
 
 class JournalTests(SynchronousTestCase):

@@ -7,7 +7,7 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.coordination.interface import Snapshot
-from rmqha.failover.eligible import better_candidates, may_lead, may_lead_in_doubt
+from rmqha.failover.eligible import away_members, better_candidates, may_lead, may_lead_in_doubt
 from rmqha.failover.keys import (
     Cause,
     ClusterConfig,
@@ -232,6 +232,15 @@ class MayLeadInDoubtTest(SynchronousTestCase):
     def test_if_the_last_leader_is_forgotten_one_that_is_left_leads_and_of_several_none(self) -> None:
         self.assertIsNone(self.leads("a"))
         self.assertEqual(self.leads("a", "c"), "b")
+
+    def test_one_that_any_of_them_has_heard_of_is_waited_for(self) -> None:
+        """``c`` is away, and may have more. That ``a`` has not heard of it does not matter, if ``b`` has."""
+        there = {"a": replace(self.members["a"], knows=("a", "b")), "b": self.members["b"]}
+        view = ClusterView("/p/", Snapshot(10, {}), members=there)
+        self.assertEqual(away_members(view), ["c"])
+        verdict = may_lead_in_doubt(view, there["a"], self.known)
+        self.assertIsNone(verdict.cause)
+        self.assertIn("c, which may have more, is not there", verdict.why_not)
 
     def test_a_key_that_came_back_with_the_copy_is_not_a_member_that_is_there(self) -> None:
         self.assertIsNone(self.leads(c=replace(self.members["c"], has_read=("session-c", "of an earlier a"))))

@@ -129,6 +129,28 @@ class SyncSetTest(SynchronousTestCase):
         self.settled(new)
         self.assertEqual(self.keeper.counts_from("b"), 0)
 
+    def test_puts_wait_for_no_member_that_lacks_more_than_the_lag_that_is_allowed(self) -> None:
+        slave, config = self.connect(), ClusterConfig(maximum_lag=10)
+        self.report(slave, self.log.verified_offset - 11)
+        self.assertIsNone(self.look(config))
+        self.assertEqual(self.leadership.required, frozenset())
+        self.report(slave, self.log.verified_offset - 10)
+        self.assertIsNone(self.look(config))
+        self.assertEqual(self.leadership.required, frozenset({"b"}))
+
+    def test_puts_wait_no_longer_than_its_time_for_a_member_that_grows(self) -> None:
+        self.report(self.connect(), self.log.verified_offset - 1)
+        self.look()
+        self.grow()
+        self.assertIsNone(self.status())
+        self.clock.advance(CONFIG.member_timeout / 2)
+        self.look()
+        self.assertEqual(self.leadership.required, frozenset({"b"}))
+        self.clock.advance(CONFIG.member_timeout / 2)
+        self.look()
+        self.assertEqual(self.leadership.required, frozenset())
+        self.assertIs(self.status(), PutMessageStatus.PUT_OK)
+
     def test_a_member_that_connects_while_the_log_is_empty_holds_it(self) -> None:
         self.log = MemoryCommitLog(1 << 20)
         self.begin()

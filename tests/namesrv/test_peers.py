@@ -208,6 +208,22 @@ class FailoverTests(PeersTestCase):
         self.assertEqual(self.broker.answers(), [])
         self.assertEqual(self.master_address(), f"{SLAVE_HOST}:10911")
 
+    def test_a_stranger_of_a_later_epoch_becomes_no_master(self) -> None:
+        self.ok(self.broker, RequestCode.REGISTER_BROKER, body_of(1), **{**MASTER, "bodyCrc32": 0})
+        self.register(self.stranger, body_of(99), brokerAddr=THEIRS)
+        self.answer_probe(self.broker)
+        self.assert_refused(self.stranger, "is alive")
+        self.assertEqual(self.master_address(), f"{HOST}:10911")
+
+    def test_nor_does_a_member_of_the_same_epoch_or_an_earlier_one(self) -> None:
+        self.ok(self.broker, RequestCode.REGISTER_BROKER, body_of(5), **{**MASTER, "bodyCrc32": 0})
+        for epoch in (5, 4, 0):
+            self.register(self.slave, body_of(epoch), brokerAddr=f"{SLAVE_HOST}:10911")
+            self.answer_probe(self.broker)
+            self.assert_refused(self.slave, "is alive")
+            self.assertEqual(self.master_address(), f"{HOST}:10911")
+            self.clock.advance(PROVED_SECONDS)
+
     def test_a_promoted_slave_becomes_the_master_once_the_old_one_answers_no_more(self) -> None:
         """A master without an epoch is in no failover cluster: nobody but itself knows that it is not one any more."""
         self.register(self.slave, body_of(2), brokerAddr=f"{SLAVE_HOST}:10911")

@@ -155,6 +155,29 @@ class StoreTests(SynchronousTestCase):
         self.assertEqual(self.status(store).node.warnings, (), "it does not run")
 
 
+class JudgeTests(SynchronousTestCase):
+    """Of a slave that runs, says that it copies, and may note no contact for 30 s."""
+
+    NOW = seconds_of("2026-11-22T10:00:00Z") or 0.0
+
+    def judged(self, **facts: Any) -> tuple[ExitCode, str]:
+        node = replace(SLAVE_STATE, last_contact="2026-11-22T09:59:30Z", contact_limit=30.0, tables={"inSync": True})
+        return judge(NodeStatus(replace(node, **facts), running=True), now=self.NOW)
+
+    def test_one_that_copies_and_notes_no_contact_for_longer_than_its_limit_hangs(self) -> None:
+        for state in ("IN_SYNC", "CATCHING_UP"):
+            self.assertEqual(self.judged(state=state), (ExitCode.FINE, ""))
+            code, reason = self.judged(state=state, last_contact="2026-11-22T09:59:29Z")
+            self.assertIs(code, ExitCode.STALLED)
+            self.assertIn("the node hangs", reason)
+
+    def test_one_whose_tables_are_not_the_masters_is_not_fine(self) -> None:
+        code, reason = self.judged(tables={"inSync": False, "reason": "code 1: No accessKey"})
+        self.assertIs(code, ExitCode.IO_ERROR)
+        self.assertIn("not the master's: code 1: No accessKey", reason)
+        self.assertIs(self.judged(tables={})[0], ExitCode.IO_ERROR)
+
+
 @implementer(IStreamClientEndpoint)
 class MemoryEndpoint:
     """Ways to a server in memory; ``pump`` carries what waits on them."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.pipeline.boundaries import MAX_RECORD_BYTES
+from rmqha.pipeline.boundaries import MAX_RECORD_BYTES, start_before
 from rmqha.pipeline.plan import open_log
 from rmqha.store.derived.consumequeue import PRE_BLANK, UNIT
 from rmqha.store.errors import BoundaryError
@@ -189,6 +189,16 @@ def test_a_queue_is_asked_before_bytes_are_searched(store: Path) -> None:
     with longest_record(0):
         assert set(cuts(store, 3000)[1:]) <= {*offsets(records[1::2]), SEGMENT_SIZE, 2 * SEGMENT_SIZE}
         assert all_offsets(store, splitBytes=3000) == offsets(records)
+
+
+def test_a_record_near_the_end_is_the_first_in_as_many_bytes_as_the_longest_has(store: Path) -> None:
+    records = make_store(store, plain_records(30))
+    plan = open_log(options(store))
+    piece = next(plan.pieces(plan.min_offset, plan.end))
+    inside = [offset for offset in offsets(records) if offset < piece.end]
+    for size in (1000, piece.size - 1, piece.size, piece.size + 1):
+        with longest_record(size):
+            assert start_before(piece) == min(offset for offset in inside if offset >= piece.end - size)
 
 
 def test_where_queues_lag_the_bytes_are_searched(store: Path) -> None:

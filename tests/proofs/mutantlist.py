@@ -7,12 +7,13 @@ FAILOVER = ("tests/failover", "cluster")
 TRUST = ("tests/failover/test_trust.py", "tests/failover/test_sim_cluster.py", "cluster")
 ELIGIBLE = ("tests/failover/test_eligible.py", "cluster")
 SYNCSET = ("tests/failover/test_syncset.py", "cluster")
+LEADERSHIP = ("tests/ha/master/test_leadership.py", "tests/ha/master", "tests/failover", "cluster")
 FOLLOWERS = ("tests/ha/master", "tests/ha/test_both_ends.py", "replication")
 SLAVE = ("tests/ha/slave", "replication")
 LOG = ("tests/store/log", "replication")
 DERIVED = ("tests/store/derived", "replication")
 PROMOTION = ("tests/store/offline", "tests/store/test_nodestate.py", "failover")
-WITNESS = ("tests/coordination",)
+WITNESS = ("tests/coordination/test_state.py", "tests/coordination")
 
 MUTANTS = (
     # Failover
@@ -124,21 +125,21 @@ MUTANTS = (
         H + "master/leadership.py",
         "self._until = max(self._until, until)",
         "self._until = until",
-        ("tests/ha/master", "tests/failover", "cluster"),
+        LEADERSHIP,
     ),
     Mutant(
         "a right lasts for ever",
         H + "master/leadership.py",
         "return not self._is_ended and self._now() < self._until",
         "return not self._is_ended",
-        ("tests/ha/master", "tests/failover", "cluster"),
+        LEADERSHIP,
     ),
     Mutant(
         "puts are taken while a successor catches up",
         H + "master/leadership.py",
         "return self._takes_puts and self.is_held()",
         "return self.is_held()",
-        ("tests/ha/master", "tests/failover", "cluster"),
+        LEADERSHIP,
     ),
     # Replication
     Mutant(
@@ -231,14 +232,14 @@ MUTANTS = (
         S + "log/groupcommit.py",
         "while self._requests and self._requests[0].next_offset <= offset:",
         "while self._requests and self._requests[0].next_offset <= offset + 1:",
-        LOG,
+        ("tests/store/log/test_groupcommit.py", *LOG),
     ),
     Mutant(
         "waits that are given up were kept",
         S + "log/groupcommit.py",
         "            request.done.callback(False)",
         "            request.done.callback(True)",
-        LOG,
+        ("tests/store/log/test_groupcommit.py", *LOG),
     ),
     Mutant(
         "a store that ends answers no put that waits",
@@ -422,7 +423,7 @@ MUTANTS = (
         "rmqha/coordination/witness/journal.py",
         "return (number, content) if crc32(content, crc32(HEAD.pack(magic, length, number, 0))) == crc else None",
         "return number, content",
-        WITNESS,
+        ("tests/coordination/test_journal.py", *WITNESS),
     ),
     # Access control
     Mutant(
@@ -538,14 +539,14 @@ MUTANTS = (
         "rmqha/namesrv/routeinfo.py",
         "new.broker_id == MASTER_ID and 0 < epoch < new.data_version.state_version",
         "new.broker_id == MASTER_ID and 0 < epoch",
-        ("tests/namesrv",),
+        ("tests/namesrv/test_peers.py", "tests/namesrv"),
     ),
     Mutant(
         "a stranger takes the place of a leader",
         "rmqha/namesrv/routeinfo.py",
         "return is_later and any(self._is_of(address, peer) for address in broker.addresses.values())",
         "return is_later",
-        ("tests/namesrv",),
+        ("tests/namesrv/test_peers.py", "tests/namesrv"),
     ),
     Mutant(
         "a name server keeps texts without end",
@@ -585,17 +586,24 @@ MUTANTS = (
     # The log as data
     Mutant(
         "messages on a boundary are read twice",
+        S + "log/records.py",
+        "size = min(size, self._split.end - self.at)",
+        "size = min(size, self._split.segment_end - self.at)",
+        ("tests/pipeline/test_boundaries.py", "tests/pipeline/test_segments.py"),
+    ),
+    Mutant(
+        "a part begins inside a body",
         "rmqha/pipeline/boundaries.py",
-        "if target <= unit.physical_offset < min(limit, piece.end)",
-        "if target <= unit.physical_offset <= min(limit, piece.end)",
+        "        if at >= target and not leading:",
+        "        if at >= target:",
         ("tests/pipeline/test_boundaries.py",),
     ),
     Mutant(
-        "a part begins one record early",
+        "a record near the end of a file is looked for from its beginning",
         "rmqha/pipeline/boundaries.py",
         "    if target <= piece.start:\n        return piece.start\n",
         "    if target >= piece.start:\n        return piece.start\n",
-        ("tests/pipeline/test_boundaries.py", "tests/pipeline/test_segments.py"),
+        ("tests/pipeline/test_boundaries.py",),
     ),
 )
 """All of them, by the rooms in which they are planted."""

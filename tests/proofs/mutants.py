@@ -1,7 +1,7 @@
 """Bugs planted into a copy of the tree, and the tests that must find them: ``python -m tests.proofs.mutants [NAME…]``.
 
 Each is a change of the source that tests must notice (``MUTANTS`` in ``mutantlist.py``). All are tried one after
-another, or those of these names; each adds a line of JSON to the file of results. One that has a line already, with the
+another, or those of these names; each has a line of JSON in the file of results. One that has a line already, with the
 same edit, is not tried again, so that a run can stop and go on; ``--again`` tries it anyway. ``--table`` prints the
 file, and tries nothing. Exit status 1 if one was not found. A test that does not end in time counts as hung, not as
 found.
@@ -105,6 +105,14 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return {line["name"]: line for line in lines}
 
 
+def write(path: Path, known: dict[str, dict[str, Any]]) -> None:
+    """The lines of the present mutants, in their order. Those of others are dropped."""
+    lines = [known[mutant.name] for mutant in MUTANTS if mutant.name in known]
+    new = path.with_suffix(".new")
+    new.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    new.replace(path)
+
+
 def table(lines: Iterable[dict[str, Any]]) -> str:
     """A row for each."""
     head = f"{'bug':<64} {'outcome':<7} {'seconds':>7}  found by"
@@ -135,8 +143,7 @@ def main(arguments: Sequence[str]) -> int:
                 continue
             line = {"name": mutant.name, "edit": mutant.edit, **result._asdict(), "seconds": round(result.seconds, 1)}
             known[mutant.name] = line
-            with options.results.open("a") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            write(options.results, known)
             print(f"{mutant.name}: {result.outcome} {result.words}", flush=True)
     tried = [known[mutant.name] for mutant in wanted if mutant.name in known]
     print(table(tried))

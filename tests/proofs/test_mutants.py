@@ -8,7 +8,7 @@ import pytest
 from tests.proofs import mutants
 from tests.proofs.mutant import ROOT, Mutant
 from tests.proofs.mutantlist import MUTANTS
-from tests.proofs.mutants import SEEDS, read, table, try_mutant
+from tests.proofs.mutants import SEEDS, read, table, try_mutant, write
 
 FEW = 60
 
@@ -63,3 +63,12 @@ def test_the_last_line_of_a_bug_counts(tmp_path: Path) -> None:
     path.write_text(line % "missed" + line % "found")
     assert "found" in table(read(path).values())
     assert "missed" not in table(read(path).values())
+
+
+def test_the_file_has_a_line_of_each_present_bug_in_their_order(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    first, second = MUTANTS[0].name, MUTANTS[1].name
+    known = {name: {"name": name} for name in (second, "one that is gone", first)}
+    write(path, known)
+    assert list(read(path)) == [first, second]
+    assert list(tmp_path.iterdir()) == [path]

@@ -261,6 +261,15 @@ class TableTests(SynchronousTestCase):
         again = old.adding([Deletion("T0", MAX_MARKS + 1)], 0).adding([Deletion("New", MAX_MARKS + 2)], 0)
         self.assertEqual(again.deletions[0], Deletion("T2", 3))
 
+    def test_a_log_that_goes_back_has_the_deletions_up_to_its_end(self) -> None:
+        """Whatever their times say: a clock may have been set back."""
+        at_the_end, later = Deletion("A", 100, 5), Deletion("B", 101, 4)
+        table = DeletedTopicTable((at_the_end, later))
+        self.assertEqual(table.up_to(100).deletions, (at_the_end,))
+        self.assertEqual(table.before(100, 6).deletions, (at_the_end,))
+        self.assertEqual(table.before(100, 5).deletions, ())
+        self.assertEqual(table.before(100, None).deletions, ())
+
     def test_a_slave_keeps_what_its_master_has_dropped_with_its_messages(self) -> None:
         ours = DeletedTopicTable((Deletion("A", 10), Deletion("B", 200)))
         theirs = DeletedTopicTable((Deletion("C", 300),))

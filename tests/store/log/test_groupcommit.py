@@ -41,6 +41,14 @@ class GroupCommitTests(SynchronousTestCase):
         self.assertEqual(self.told[2:], [("c", True, 0.0)])
         self.check_idle()
 
+    def test_no_wait_ends_one_byte_early_beside_another_that_ends(self) -> None:
+        self.wait("a", 100)
+        self.wait("b", 101)
+        self.commits.reached(100)
+        self.assertEqual(self.told, [("a", True, 0.0)])
+        self.commits.reached(101)
+        self.assertEqual(self.told[1:], [("b", True, 0.0)])
+
     def test_messages_of_one_batch_share_an_offset(self) -> None:
         self.wait("a", 100)
         self.wait("b", 100)
