@@ -3,7 +3,7 @@
 from typing import Any
 
 from rmqha.failover.agent import FailoverAgent
-from rmqha.failover.keys import EpochEntry, Member
+from rmqha.failover.keys import EpochEntry, ShownBy
 from rmqha.failover.states import FailoverState
 from rmqha.failover.view import ClusterView
 
@@ -57,26 +57,13 @@ def _facts_of_view(view: ClusterView, agent: FailoverAgent, leads: bool, changes
         "mode": view.config.mode,
         "paused": view.config.paused,
         "sync": [] if view.sync is None else sorted(view.sync.holders),
-        "members": [_member(name, member, leader) for name, member in sorted(view.members.items())],
+        "members": [
+            {"name": name, "leads": name == leader, **member.in_json(ShownBy.NODE)}
+            for name, member in sorted(view.members.items())
+        ],
         "history": [_change(entry) for entry in view.history.entries[-changes:]] if changes else [],
     }
 
 
 def _change(entry: EpochEntry) -> dict[str, Any]:
     return {"n": entry.n, "node": entry.node, "start": entry.start, "time": entry.time, "cause": entry.cause}
-
-
-def _member(name: str, member: Member, leader: str | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "leads": name == leader,
-        "state": member.state,
-        "end": member.end,
-        "ha": member.ha,
-        "remoting": member.remoting,
-        "http": member.http,
-        "priority": member.priority,
-        "noFailover": member.no_failover,
-        "reason": member.reason,
-        "version": member.version,
-    }

@@ -4,7 +4,7 @@ A reader ignores fields that it does not know, so that nodes of two versions can
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -180,36 +180,61 @@ class Status:
     """Of the leadership whose log this tells of. Leaders of an older version write none."""
 
 
+class ShownBy(Enum):
+    """What shows a fact of a member."""
+
+    NODE = "each member, in state.json and on its pages"
+    COMMAND = "rmqha cluster show"
+
+
+def shown(key: str, *places: ShownBy, default: Any = MISSING) -> Any:
+    """A field of ``Member`` that is shown by this name in JSON: at these places, or at all."""
+    return field(default=default, metadata=dict.fromkeys(places or ShownBy, key))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldFacts:
+    """What a node knows of itself and tells its cluster: one more field is one more fact of each member.
+
+    ``ha``, ``remoting`` and ``http`` are its addresses. ``end`` is the end of its proved log. ``log_epoch`` is the
+    highest number that its store has given to an epoch, also to one that began with a cut: it says nothing of what the
+    log holds. With ``synced`` a loss of power takes nothing that it reports. With ``is_full`` its disk is too full to
+    take messages.
+    """
+
+    store: str
+    state: str = shown("state", ShownBy.NODE)
+    end: int = shown("end", default=0)
+    synced: bool = False
+    log_epoch: int = shown("logEpoch", ShownBy.COMMAND, default=0)
+    ha: str = shown("ha")
+    remoting: str = shown("remoting")
+    http: str = shown("http", default="")
+    is_full: bool = False
+
+    def told(self) -> dict[str, Any]:
+        """These facts by name, without what a subclass adds."""
+        return {each.name: getattr(self, each.name) for each in fields(ToldFacts)}
+
+
 @dataclass(frozen=True, slots=True)
-class Member:
+class Member(ToldFacts):
     """A node that runs. The key ends with its lease.
 
-    ``ha`` and ``remoting`` are its addresses. ``end`` is the end of its proved log, and stays as it is while the member
-    is a candidate. ``known_epoch`` is the newest epoch that it has acted in. ``log_epoch`` is the highest number that
-    its store has given to an epoch: ``log_of`` says what the log holds. Since ``boot``, a boot of its machine, the log
-    has lost nothing. ``synced`` says that a loss of power takes nothing that it reports.
+    ``end`` stays as it is while the member is a candidate. ``known_epoch`` is the newest epoch that it has acted in.
+    Since ``boot``, a boot of its machine, the log has lost nothing.
     """
 
     name: str
     session: str
-    store: str
     boot: str
-    ha: str
-    remoting: str
-    state: str
-    end: int = 0
     is_candidate: bool = False
-    synced: bool = False
-    known_epoch: int = 0
-    log_epoch: int = 0
-    follows: str = ""
-    reason: str = ""
-    http: str = ""
-    priority: int = 100
-    no_failover: bool = False
-    version: str = ""
-    is_full: bool = False
-    """Its disk is too full to take messages."""
+    known_epoch: int = shown("epoch", ShownBy.COMMAND, default=0)
+    follows: str = shown("follows", ShownBy.COMMAND, default="")
+    reason: str = shown("reason", ShownBy.NODE, default="")
+    priority: int = shown("priority", default=100)
+    no_failover: bool = shown("noFailover", default=False)
+    version: str = shown("version", default="")
     doubts_below: int = 0
     """Of a member of an older version: the revision that the leader's key must name before it trusts the keys."""
     is_doubtful: bool = False
@@ -228,6 +253,10 @@ class Member:
     """Its disk had no room for what it should write about the cluster: it does not lead, and its reason says so."""
     log_of: str = ""
     """The stamp of the leadership whose log, up to ``end``, its own is; empty if that is not known."""
+
+    def in_json(self, place: ShownBy) -> dict[str, Any]:
+        """What is shown there, by its name in JSON."""
+        return {each.metadata[place]: getattr(self, each.name) for each in fields(self) if place in each.metadata}
 
     @property
     def doubts(self) -> bool:

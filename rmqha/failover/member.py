@@ -6,7 +6,7 @@ from typing import Self
 
 from zope.interface import Attribute, Interface
 
-from rmqha.failover.keys import History, Member, prefix_of
+from rmqha.failover.keys import History, Member, ToldFacts, prefix_of
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.wire.transfer import Hello
@@ -76,25 +76,13 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What the node knows of itself. ``end`` and ``min_offset`` are offsets of its proved log.
+class NodeFacts(ToldFacts):
+    """What the node knows of itself: what it tells, and the boot of its machine.
 
-    ``boot`` is its machine's boot. With ``is_full`` its disk is too full to take messages. ``log_epoch`` is the highest
-    number that the store has given to an epoch, also to one that began with a cut: it says nothing of what the log
-    holds. With ``is_proved`` no byte of the log is left that must be compared with that of the leader.
+    With ``is_proved`` no byte of the log is left that must be compared with that of the leader.
     """
 
-    store: str
     boot: str
-    synced: bool
-    end: int
-    min_offset: int
-    log_epoch: int
-    state: str
-    ha: str
-    remoting: str
-    http: str = ""
-    is_full: bool = False
     is_proved: bool = False
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rmqha.coordination.interface import KeyValue, Snapshot
 from rmqha.failover.eligible import away_members, bytes_behind, may_lead, seconds_of_pause
-from rmqha.failover.keys import LEADER, MEMBERS, ROOT, STATUS, InvalidKey, Member, Mode, prefix_of
+from rmqha.failover.keys import LEADER, MEMBERS, ROOT, STATUS, InvalidKey, Member, Mode, ShownBy, prefix_of
 from rmqha.failover.view import ClusterView
 
 
@@ -236,20 +236,13 @@ class Overview:
         return {
             "name": name,
             "role": self.role(name),
-            "epoch": member.known_epoch,
-            "logEpoch": member.log_epoch,
-            "end": member.end,
+            **member.in_json(ShownBy.COMMAND),
             "lagBytes": self.lag(name),
             "inSync": self.view.sync is not None and name in self.view.sync.holders,
             "follows": member.follows or None,
-            "priority": member.priority,
-            "noFailover": member.no_failover,
             "mayLeadNext": name != self.leader and self.why_not(name) is None,
             "whyNot": self.why_not(name),
-            "ha": member.ha,
-            "remoting": member.remoting,
             "http": member.http or None,
-            "version": member.version,
         }
 
     def summary(self) -> dict[str, Any]:

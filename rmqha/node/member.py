@@ -165,18 +165,17 @@ class MemberNode:
             store, state = node.store, "SERVING" if node.slave is None else node.slave.replica.state.name
             addresses = self._surroundings.addresses()
             self._facts = NodeFacts(
-                store.node_state.store_id,
                 self._boot,
-                store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH,
-                store.commit_log.verified_offset,
-                store.commit_log.min_offset,
-                max(self.core.log_epoch, store.node_state.epoch),
-                state if phase is Phase.RUNNING else phase.name,
-                addresses.ha,
-                addresses.remoting,
-                addresses.http,
-                node.has_no_room,
                 store.node_state.unproved_from is None,
+                store=store.node_state.store_id,
+                state=state if phase is Phase.RUNNING else phase.name,
+                end=store.commit_log.verified_offset,
+                synced=store.settings.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+                log_epoch=max(self.core.log_epoch, store.node_state.epoch),
+                ha=addresses.ha,
+                remoting=addresses.remoting,
+                http=addresses.http,
+                is_full=node.has_no_room,
             )
         assert self._facts is not None, "the agent starts when the store is open"
         return self._facts if node is not None else replace(self._facts, state=phase.name)

@@ -45,8 +45,9 @@ Result = TypeVar("Result")
 
 def member(name: str, end: int = END, **fields: Any) -> Member:
     """A follower of node-a that runs."""
-    told = {"state": "IN_SYNC", "known_epoch": 1, "follows": "node-a", "reason": "node-a leads", **fields}
-    return Member(name, f"session-{name}", f"store-{name}", "boot", f"{name}:10912", f"{name}:10911", end=end, **told)
+    followed: dict[str, Any] = {"known_epoch": 1, "follows": "node-a", "reason": "node-a leads"}
+    told: dict[str, Any] = {"store": f"store-{name}", "ha": f"{name}:10912", "remoting": f"{name}:10911", "end": end}
+    return Member(name, f"session-{name}", "boot", **{"state": "IN_SYNC", **followed, **told, **fields})
 
 
 class Keys:

@@ -93,7 +93,7 @@ class Node:
         """It follows nobody already."""
 
     def facts(self) -> NodeFacts:
-        return NodeFacts("store", "boot-1", False, 0, 0, 0, "SERVING", "", "")
+        return NodeFacts("boot-1", store="store", state="SERVING", ha="", remoting="")
 
     async def check_room(self) -> None:
         raise NotImplementedError

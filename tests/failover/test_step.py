@@ -41,6 +41,7 @@ from rmqha.failover.keys import (
     Request,
     Status,
     SyncSet,
+    ToldFacts,
     decode,
     encode,
 )
@@ -67,7 +68,7 @@ from tests.testing.planted import (
 ME = Identity("C", "B", "a", b"a" * 16, is_founder=True)
 OTHER = b"b" * 16
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-FACTS = NodeFacts("store-a", "boot-1", False, 100, 0, 0, "IN_SYNC", "a:1", "a:2", is_proved=True)
+FACTS = NodeFacts("boot-1", True, store="store-a", state="IN_SYNC", end=100, ha="a:1", remoting="a:2")
 SETTINGS = ClusterConfig(failover_pause=0.0)
 
 
@@ -76,9 +77,8 @@ def seen(now: float, end: int = 100, members: SeenMembers | None = None, **facts
 
 
 def other(name: str = "b", **fields_: Any) -> Member:
-    member = Member(
-        name, (name.encode() * 16).hex(), f"store-{name}", "boot-1", f"{name}:1", f"{name}:2", "IN_SYNC", 100
-    )
+    told = ToldFacts(store=f"store-{name}", state="IN_SYNC", end=100, ha=f"{name}:1", remoting=f"{name}:2").told()
+    member = Member(name, (name.encode() * 16).hex(), "boot-1", **told)
     return replace(member, **fields_)
 
 

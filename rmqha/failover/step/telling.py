@@ -18,26 +18,18 @@ MAX_TRIES = 10
 def _member(work: Work) -> Member:
     knows, facts = work.knows, work.seen.facts
     me, following = knows.me, knows.following
+    state = knows.state.name if following is None else facts.state
     return Member(
         me.name,
         me.session.hex(),
-        facts.store,
         knows.known.whole_since,
-        facts.ha,
-        facts.remoting,
-        knows.state.name if following is None else facts.state,
-        facts.end,
         knows.state is FailoverState.CANDIDATE,
-        facts.synced,
         knows.known.epoch,
-        facts.log_epoch,
         "" if following is None else following.name,
         knows.reason,
-        facts.http,
         me.priority,
         me.no_failover or knows.is_to_copy_anew,
         me.version,
-        facts.is_full or knows.has_no_room,
         knows.trust.needed,
         knows.doubts_keys,
         knows.known.history.stamp,
@@ -46,6 +38,7 @@ def _member(work: Work) -> Member:
         _has_read(work),
         knows.has_no_room,
         knows.known.log_of,
+        **replace(facts, state=state, is_full=facts.is_full or knows.has_no_room).told(),
     )
 
 
