@@ -23,6 +23,7 @@ from rmqha.store import deletions as deletions_module
 from rmqha.store import removals as removals_module
 from rmqha.store.deletions import MAX_MARKS, NOTHING_DELETED, DeletedTopicTable, Deletion, drop_offsets, read_deletions
 from rmqha.store.derived import derived as derived_module
+from rmqha.store.derived.dispatchmark import DispatchMark, remove_mark
 from rmqha.store.derived.replacing import retire_topic
 from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.flush import Flusher
@@ -335,6 +336,26 @@ class BuildingTests(StoreTestCase):
             self.assertGreater(disk.waits, 2 * 5)
             self.assertEqual(queues_in(opened), expected_queues(made, {}))
             result_of(opened.close(flusher))
+
+    def test_queues_that_are_opened_again_meanwhile_are_left_alone(self) -> None:
+        """Neither they nor their mark are those of the deletion, whose work the thread has not done yet."""
+        made, deletions = self.many_topics()
+        for done in range(3):
+            with store_of(renumbered(made, {})) as (store, settings):
+                thread = Worker()
+                opened, flusher = self.open_with(thread, settings)
+                deletions.write(store / CONFIG_FOLDER)
+                building = at_once(opened.setting_deleted(deletions))
+                for _, _ in zip(range(done), thread.jobs(), strict=False):
+                    pass
+                opened._reopen_derived()
+                remove_mark(store)
+                opened.derived.dispatcher.catch_up()
+                thread.run_all()
+                self.successResultOf(building)
+                self.assertIsNone(DispatchMark.read(store))
+                self.assertEqual(queues_in(opened), expected_queues(made, dict(deletions.marks)))
+                result_of(opened.close(flusher))
 
     def test_a_deletion_while_verify_looks_is_no_problem(self) -> None:
         """The mark is on the disk before the queues go."""

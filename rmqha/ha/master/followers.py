@@ -86,8 +86,8 @@ class Followers:
     Invariant: ``min of what counts <= confirmed <= verified`` after each look at who counts. "What counts" are the
     offsets up to which the copies hold the log that the policy names, or the log's verified end if it needs none. When
     ``confirmed_offset`` grows, the two on the left are equal, and so each copy that counts holds all before it. It
-    never decreases. Reads end at ``confirmed``; with SYNC_FLUSH at ``min(confirmed, flushed)``. Whenever their end grows,
-    it is not after these.
+    never decreases. Reads end at ``confirmed``; with SYNC_FLUSH at ``min(confirmed, flushed)``. Whenever their end
+    grows, it is not after these.
     """
 
     def __init__(

@@ -250,9 +250,11 @@ class Derived:
     def mark(self, start: int) -> None:
         """Note durably that dispatch goes back to ``start``, or to where a mark says already. Raises OSError.
 
-        It may run in a thread.
+        It may run in a thread. Once this is closed it does nothing, so that it takes back no mark of what comes next.
         """
         with self._marking:
+            if self.is_closed:
+                return
             mark = DispatchMark.read(self._root, self._disk)
             if mark is None or start < mark.start:
                 DispatchMark(start).write(self._root, self._disk)
@@ -596,7 +598,8 @@ class Derived:
 
     def close(self) -> None:
         """Close all files. Nothing is flushed."""
-        self.is_closed = True
+        with self._marking:
+            self.is_closed = True
         self.queues.close()
         if self.index is not None:
             self.index.close()
