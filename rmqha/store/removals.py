@@ -1,6 +1,6 @@
 """Moves and removes old queues and index of an open store, which may be many. A thread does what waits for the disk."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -43,14 +43,16 @@ class Removals:
             some = topics[at : at + TOPICS_RETIRED]
             start = min(rebuilt[topic] for topic in some)
             while not derived.is_closed and derived.must_mark(start):
-                await self._in_thread(partial(derived.mark, start))
+                await self._counted(self.run_in_thread(partial(derived.mark, start)))
             if derived.is_closed:
-                break
+                return False
             folder = new_retired_folder(self._root, self._disk) if folder is None else folder
-            await self._in_thread(partial(self._flush, derived.build_again(some, start, folder)))
-        if folder is not None:
-            self.remove(folder)
-        return not derived.is_closed
+            changed = derived.build_again(some, start, folder)
+            await self._counted(self.run_in_thread(partial(self._flush, changed)))
+        if folder is None or derived.is_closed:  # the store may be another process's by now: its next start removes it
+            return not derived.is_closed
+        self.remove(folder)
+        return True
 
     def _flush(self, folders: Iterable[Path]) -> None:
         for folder in sorted(folders):
@@ -59,11 +61,12 @@ class Removals:
 
     def remove(self, retired: Path) -> None:
         """Let the thread remove a folder."""
-        self._in_thread(partial(remove_retired, retired, self._disk)).addErrback(self._not_removed)
+        removing = self.run_in_thread(partial(remove_retired, retired, self._disk))
+        self._counted(removing).addErrback(self._not_removed)
 
-    def _in_thread(self, work: Callable[[], None]) -> Deferred[None]:
-        """Let the thread do it. ``done`` waits for it, however it ends."""
-        before, ended, running = self.done, Deferred[None](), self.run_in_thread(work)
+    def _counted(self, running: Deferred[None]) -> Deferred[None]:
+        """What the thread does: ``done`` waits for it, however it ends."""
+        before, ended = self.done, Deferred[None]()
 
         def has_ended(result: Failure | None) -> Failure | None:
             ended.callback(None)
