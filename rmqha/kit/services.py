@@ -109,7 +109,7 @@ class PeriodicService(TimerService):
     @property
     def is_stopping(self) -> bool:
         """Whether the service was stopped: a call that still runs, in several reactor turns, should end."""
-        return not self._is_looping
+        return not self._is_looping and self._first_call is None
 
     def _call_once(self) -> Deferred[Any]:
         return maybeDeferred(self._function).addCallbacks(self._succeeded, self._call_failed)

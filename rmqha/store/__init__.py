@@ -17,7 +17,7 @@ In reading order:
 - ``putfigures``: how many puts had which result, and how long they took.
 - ``putwaits``: what a put waits for before it is answered.
 - ``storeputs``: the puts of an open store.
-- ``removals``: removes old queues of an open store in a thread.
+- ``removals``: moves old queues of an open store away, and removes them in a thread.
 - ``readlimit``: where reads end, and who waits for that to change.
 - ``reading``: reads messages by queue offset, key, id and time.
 - ``retention``: deletes old segments.

@@ -136,7 +136,7 @@ class MessageStore:
         """How many offsets of groups were past the end of their queues, and were set back."""
         self._flusher: Flusher | None = None
         self._failed: Failed | None = None
-        self._removals = Removals(self.disk)
+        self._removals = Removals(self.root, self.disk)
         self._dispatching: tuple[IReactorTime, Failed] | None = None
         self._arrival_listeners: list[MessageArrived] = []
         is_slaves = self.is_slave or self.node_state.role == BrokerRole.SLAVE.value
@@ -295,27 +295,26 @@ class MessageStore:
         self.puts.appender.closed_topics.add(topic)
         return self.commit_log.max_offset
 
-    def setting_deleted(self, deleted: DeletedTopicTable) -> Steps[None]:
+    def setting_deleted(self, deleted: DeletedTopicTable) -> Steps[Deferred[None]]:
         """From now on this is what was deleted, and it is on the disk. Raises OSError.
 
-        The queues of the topics start again from 0, and take messages. A thread removes the old ones. If queues and
-        index are opened again meanwhile, that does the rest.
+        The queues of the topics start again from 0, and take messages: the Deferred fires then, or fails with OSError.
+        A thread removes the old ones. If queues and index are opened again meanwhile, that does the rest.
         """
-        derived = self.derived
-        steps = derived.setting_deleted(deleted)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                retired: Path | None = done.value
-                break
-            yield
-            if self.derived is not derived:
-                return
-        for topic in self.puts.appender.closed_topics & deleted.marks.keys():
+        former = self.derived.dispatcher.deleted
+        rebuilt = yield from self.derived.setting_deleted(deleted)
+        return Deferred.fromCoroutine(self._build_again(rebuilt, former))
+
+    async def _build_again(self, rebuilt: Mapping[str, int], former: DeletedTopicTable) -> None:
+        dispatcher = self.derived.dispatcher
+        deleted = dispatcher.deleted
+        try:
+            is_done = await self._removals.build_again(self.derived, rebuilt)
+        except OSError:
+            dispatcher.deleted = former
+            raise
+        for topic in self.puts.appender.closed_topics & deleted.marks.keys() if is_done else ():
             self.puts.appender.start_again(topic)
-        if retired is not None:
-            self._removals.remove(retired)
 
     def was_deleted(self, topic: str, record: Record) -> bool:
         """Whether the topic that a waiting message goes to was deleted since the message was stored."""

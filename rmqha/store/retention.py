@@ -113,12 +113,12 @@ class Retention:
         return at_once(self.cleaning(now, at_any_hour))
 
     def cleaning(self, now: datetime, at_any_hour: bool = False) -> Steps[Cleaning]:
-        """The same in steps: a store may have very many queues."""
+        """The same in steps, each with one segment at most, or some queues: a store may have very many."""
         ratio = self._used_ratio(self._commit_log.folder)
         must_go = ratio > DISK_SPACE_CLEAN_FORCIBLY_RATIO
         deleted, held_at = 0, None
         if must_go or ratio > self._settings.disk_max_used_space_ratio / 100 or at_any_hour or self._is_hour(now):
-            deleted, held_at = self._delete_segments(now, must_go)
+            deleted, held_at = yield from self._deleting_segments(now, must_go)
         if deleted:
             yield from self.deleting_derived()
         return Cleaning(deleted, ratio > DISK_SPACE_WARNING_RATIO, held_at)
@@ -126,7 +126,7 @@ class Retention:
     def _is_hour(self, now: datetime) -> bool:
         return now.hour in self._settings.delete_when
 
-    def _delete_segments(self, now: datetime, must_go: bool) -> tuple[int, int | None]:
+    def _deleting_segments(self, now: datetime, must_go: bool) -> Steps[tuple[int, int | None]]:
         log, deleted = self._commit_log, 0
         held_from = self._hold()
         oldest_kept = now.timestamp() - self._settings.file_reserved_time_hours * 3600
@@ -148,6 +148,7 @@ class Retention:
             )
             log.delete_first_segment()
             deleted += 1
+            yield
         return deleted, None
 
     def _hold(self) -> int | None:

@@ -100,6 +100,18 @@ class CleaningServiceTests(SynchronousTestCase):
             self.successResultOf(again)
             self.assertEqual(self.segments[0], first)
 
+    def test_what_an_operator_wants_in_the_first_minute_ends_with_the_service(self) -> None:
+        self.run_service(Hold())
+        assert self.service is not None
+        before = len(self.segments)
+        done = self.service.clean_now()
+        self.assertEqual(before - len(self.segments), 1, "the others go in later turns")
+        self.service.stopService()
+        self.service = None
+        self.clock.advance(0)
+        self.successResultOf(done)
+        self.assertEqual(before - len(self.segments), 1)
+
     def test_stopping_before_the_first_run_leaves_nothing_scheduled(self) -> None:
         self.run_service(Hold())
 

@@ -1,5 +1,6 @@
 """Deleted topics: what a log and its marks give, whoever builds queues from them (spec/store.md 13.5)."""
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.kit.steps import at_once
@@ -17,10 +20,14 @@ from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.pipeline.options import Options
 from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store import deletions as deletions_module
+from rmqha.store import removals as removals_module
 from rmqha.store.deletions import MAX_MARKS, NOTHING_DELETED, DeletedTopicTable, Deletion, drop_offsets, read_deletions
 from rmqha.store.derived import derived as derived_module
+from rmqha.store.derived.dispatchmark import DispatchMark, remove_mark
+from rmqha.store.derived.replacing import retire_topic
 from rmqha.store.examining import ABORT_FILE
-from rmqha.store.log.mappedfile import DISK
+from rmqha.store.log.flush import Flusher
+from rmqha.store.log.mappedfile import DISK, Disk, Syncable
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER, ConsumerOffsetTable, TopicConfig, TopicConfigTable
 from rmqha.store.nodestate import NodeState, Offsets
@@ -28,7 +35,9 @@ from rmqha.store.offline.audit import KnownOfLog, audit
 from rmqha.store.offline.prefix import CopyKind, copy_store, examine_source, plan_copy
 from rmqha.store.offline.promote import plan_promotion, promote
 from rmqha.store.tablesnapshots import read_tables, snapshot_offsets, write_snapshot
+from rmqha.wire.record import Buffer
 from tests import examples
+from tests.store.log.test_flush import Thread
 from tests.store.offline.test_prefix import Made, fixed_log, logs, result_of, store_of
 
 NOW_MS = 1_795_000_000_000
@@ -79,6 +88,71 @@ def deleted_logs(draw: st.DrawFn) -> tuple[Made, DeletedTopicTable]:
     marks = {topic: draw(st.sampled_from(places)) for topic in draw(st.sets(st.sampled_from(["A", "Bb", "Gone"])))}
     deletions = DeletedTopicTable(tuple(Deletion(topic, offset, NOW_MS) for topic, offset in sorted(marks.items())))
     return renumbered(made, marks), deletions
+
+
+class Worker(Thread):
+    """A thread that knows whether it runs."""
+
+    is_running = False
+
+    def __call__(self, function: Callable[[], None], /) -> Deferred[None]:
+        def work() -> None:
+            self.is_running = True
+            try:
+                function()
+            finally:
+                self.is_running = False
+
+        return super().__call__(work)
+
+    def jobs(self) -> Iterator[None]:
+        """Do what waits, and what comes meanwhile, one by one."""
+        while self.waiting:
+            self.run()
+            yield
+
+    def run_all(self) -> None:
+        """Do all that."""
+        for _ in self.jobs():
+            pass
+
+
+class WatchedDisk(Disk):
+    """While ``is_watching``, what waits for the disk, or grows with the number of files, must be in the thread."""
+
+    def __init__(self, thread: Worker) -> None:
+        self._thread = thread
+        self.is_watching = False
+        self.waits = 0
+
+    def _look(self) -> None:
+        if self.is_watching:
+            assert self._thread.is_running, "the reactor waits for the disk"
+            self.waits += 1
+
+    def sync_folder(self, folder: Path) -> None:
+        self._look()
+        super().sync_folder(folder)
+
+    def sync_all(self, files: Sequence[Syncable]) -> None:
+        self._look()
+        super().sync_all(files)
+
+    def replace(self, path: Path, content: bytes, mode: int | None = None) -> None:
+        self._look()
+        super().replace(path, content, mode)
+
+    def overwrite(self, path: Path, content: bytes, file_size: int) -> None:
+        self._look()
+        super().overwrite(path, content, file_size)
+
+    def write_new(self, path: Path, pieces: Iterable[Buffer]) -> None:
+        self._look()
+        super().write_new(path, pieces)
+
+    def remove_tree(self, path: Path) -> None:
+        self._look()
+        super().remove_tree(path)
 
 
 class StoreTestCase(SynchronousTestCase):
@@ -169,9 +243,14 @@ class BuildingTests(StoreTestCase):
             self.assertEqual({topic for topic, _ in opened.derived.queue_offsets()}, {"Bb"})
             result_of(opened.close())
 
+    def open_with(self, thread: Thread, settings: Settings, disk: Disk = DISK) -> tuple[MessageStore, Flusher]:
+        """The store, open with this thread, and its flusher."""
+        opened = MessageStore(settings, disk=disk)
+        return opened, opened.start_flushing(Clock(), thread, self.fail)
+
     def many_topics(self) -> tuple[Made, DeletedTopicTable]:
         """A log with many topics, of which the first 20 are deleted, all at once."""
-        self.patch(derived_module, "TOPICS_RETIRED", 4)
+        self.patch(removals_module, "TOPICS_RETIRED", 4)
         made = fixed_log(topic_of=lambda number: f"T{number % 30}")
         marks = {f"T{number}": made.messages[19].end for number in range(20)}
         return renumbered(made, marks), DeletedTopicTable(tuple(Deletion(*item) for item in marks.items()))
@@ -180,45 +259,103 @@ class BuildingTests(StoreTestCase):
         """A slave may learn of hundreds at once. No turn of the reactor takes them all."""
         made, deletions = self.many_topics()
         with store_of(renumbered(made, {})) as (_, settings):
-            opened = MessageStore(settings)
+            thread = Worker()
+            opened, flusher = self.open_with(thread, settings)
             left = [len(opened.derived.queues.queues)]
-            left += [len(opened.derived.queues.queues) for _ in opened.setting_deleted(deletions)]
-            self.assertEqual([before - after for before, after in pairwise(left)], [4] * 4)
+            building = at_once(opened.setting_deleted(deletions))
+            left += [len(opened.derived.queues.queues) for _ in thread.jobs()]
+            self.assertEqual([before - after for before, after in pairwise(left)], [4, 4, 4, 4, 4, 0, 0])
+            self.successResultOf(building)
             opened.derived.dispatcher.catch_up()
             self.assertEqual(queues_in(opened), expected_queues(made, dict(deletions.marks)))
-            result_of(opened.close())
+            result_of(opened.close(flusher))
 
-    @given(st.integers(0, 4), st.booleans(), st.booleans())
-    @hypothesis_settings(deadline=None, max_examples=examples(10))
+    @given(st.integers(0, 7), st.booleans(), st.sampled_from(["stop", "death", "new queues"]))
+    @hypothesis_settings(deadline=None, max_examples=examples(25))
     @pytest.mark.long
     def test_a_stop_or_a_death_between_the_portions_is_no_matter(
-        self, portions: int, dispatches: bool, dies: bool
+        self, portions: int, dispatches: bool, end: str
     ) -> None:
+        """Also if queues and index are opened again meanwhile."""
         made, deletions = self.many_topics()
         with store_of(renumbered(made, {})) as (store, settings):
-            opened = MessageStore(settings)
+            thread = Worker()
+            opened, flusher = self.open_with(thread, settings)
             deletions.write(store / CONFIG_FOLDER)
-            for _, _ in zip(range(portions), opened.setting_deleted(deletions), strict=False):
+            building = at_once(opened.setting_deleted(deletions))
+            for _, _ in zip(range(portions), thread.jobs(), strict=False):
                 if dispatches:
                     opened.derived.dispatcher.catch_up()
-            if dies:
+            if end == "death":
                 opened.abandon()
             else:
-                result_of(opened.close())
+                if end == "new queues":
+                    opened._reopen_derived()
+                closing = opened.close(flusher)
+                thread.run_all()
+                self.successResultOf(closing)
+                self.successResultOf(building)
             self.assertEqual(self.look(settings), expected_queues(made, dict(deletions.marks)))
 
     def test_a_disk_that_refuses_a_portion_is_asked_again(self) -> None:
         made, deletions = self.many_topics()
+
+        def refuse(root: Path, topic: str, folder: Path, disk: Disk) -> Iterator[Path]:
+            if topic == "T5":
+                raise OSError(28, "no room")
+            return retire_topic(root, topic, folder, disk)
+
         with store_of(renumbered(made, {})) as (_, settings):
             opened = MessageStore(settings)
-            steps = opened.setting_deleted(deletions)
-            next(steps)
-            with patch.object(opened.derived, "_retire", side_effect=OSError(28, "no room")):
-                self.assertRaises(OSError, next, steps)
-            at_once(opened.setting_deleted(deletions))
+            before = queues_in(opened)
+            refused = [key for key in before if key[0] == "T5"]
+            with patch.object(derived_module, "retire_topic", refuse):
+                self.failureResultOf(at_once(opened.setting_deleted(deletions)), OSError)
+            opened.derived.dispatcher.catch_up()
+            left = queues_in(opened)
+            self.assertEqual({key: left[key] for key in refused}, {key: before[key] for key in refused})
+            self.successResultOf(at_once(opened.setting_deleted(deletions)))
             opened.derived.dispatcher.catch_up()
             self.assertEqual(queues_in(opened), expected_queues(made, dict(deletions.marks)))
             result_of(opened.close())
+
+    def test_no_turn_of_the_reactor_waits_for_the_disk(self) -> None:
+        """Also if a master that we follow now has not deleted topics."""
+        made, deletions = self.many_topics()
+        with store_of(renumbered(made, {})) as (_, settings):
+            thread = Worker()
+            disk = WatchedDisk(thread)
+            opened, flusher = self.open_with(thread, settings, disk)
+            for table in (deletions, NOTHING_DELETED):
+                disk.is_watching = True
+                building = at_once(opened.setting_deleted(table))
+                thread.run_all()
+                disk.is_watching = False
+                self.successResultOf(building)
+                opened.derived.dispatcher.catch_up()
+            self.assertGreater(disk.waits, 2 * 5)
+            self.assertEqual(queues_in(opened), expected_queues(made, {}))
+            result_of(opened.close(flusher))
+
+    def test_queues_that_are_opened_again_meanwhile_are_left_alone(self) -> None:
+        """Neither they nor their mark are those of the deletion, whose work the thread has not done yet."""
+        made, deletions = self.many_topics()
+        for done in range(3):
+            with store_of(renumbered(made, {})) as (store, settings):
+                thread = Worker()
+                opened, flusher = self.open_with(thread, settings)
+                deletions.write(store / CONFIG_FOLDER)
+                building = at_once(opened.setting_deleted(deletions))
+                for _, _ in zip(range(done), thread.jobs(), strict=False):
+                    pass
+                opened._reopen_derived()
+                remove_mark(store)
+                opened.derived.dispatcher.catch_up()
+                thread.run_all()
+                self.successResultOf(building)
+                self.assertIsNone(DispatchMark.read(store))
+                self.assertEqual(queues_in(opened), expected_queues(made, dict(deletions.marks)))
+                result_of(opened.close(flusher))
 
     def test_a_deletion_while_verify_looks_is_no_problem(self) -> None:
         """The mark is on the disk before the queues go."""

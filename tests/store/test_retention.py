@@ -2,6 +2,7 @@
 
 import os
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -70,6 +71,13 @@ class WhenTests(RetentionTestCase):
         for base in self.log.segment_bases[3:]:
             self.age(base, RESERVED - 1)
         self.assertEqual(self.clean(), Cleaning(3, False))
+
+    def test_no_step_deletes_more_than_one_segment(self) -> None:
+        """A segment has a GiB: a disk may take its time to free that."""
+        left = [len(self.log.segment_bases)]
+        left += [len(self.log.segment_bases) for _ in self.make_retention().cleaning(FOUR)]
+        self.assertEqual(left[0] - left[-1], MAX_FILES_PER_RUN)
+        self.assertEqual(max(before - after for before, after in pairwise(left)), 1)
 
     def test_an_age_is_reached_to_the_second(self) -> None:
         self.age(self.log.segment_bases[0], RESERVED)

@@ -108,7 +108,7 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
             # Before the file changes: no start notices that a queue misses messages of a topic that is not in it.
             known = set(table.deletions)
             kept = held.of(deletion for deletion in held.deletions if deletion in known)
-            await self._turns.run(self._store.setting_deleted(kept))
+            await self._set_deleted(kept)
         self.table, new = table, table.without(held)
         topics = {deletion.topic for deletion in new}
         await self._drop_offsets(topics, set(_groups_of(topics)))  # the master tells so that it has deleted the groups
@@ -136,11 +136,16 @@ class DeletedTopics(ConfigManager[DeletedTopicTable]):
             await self._drop_offsets({deletion.topic for deletion in new})
             await self._apply(new)
 
+    async def _set_deleted(self, table: DeletedTopicTable) -> None:
+        """Let the queues be as the table says. Raises OSError."""
+        building = await self._turns.run(self._store.setting_deleted(table))
+        await building
+
     async def _apply(self, new: Sequence[Deletion]) -> None:
         """Bring the marks to the disk, then let the queues start again from 0. Raises OSError."""
         self.persist()
         await self.written()
-        await self._turns.run(self._store.setting_deleted(self.table))
+        await self._set_deleted(self.table)
         if new:
             names = [f"{deletion.topic} (at {deletion.offset})" for deletion in new[:TOLD]]
             self._log.info(

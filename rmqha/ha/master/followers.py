@@ -86,7 +86,8 @@ class Followers:
     Invariant: ``min of what counts <= confirmed <= verified`` after each look at who counts. "What counts" are the
     offsets up to which the copies hold the log that the policy names, or the log's verified end if it needs none. When
     ``confirmed_offset`` grows, the two on the left are equal, and so each copy that counts holds all before it. It
-    never decreases. Reads end at ``confirmed``; with SYNC_FLUSH at ``min(confirmed, flushed)``.
+    never decreases. Reads end at ``confirmed``; with SYNC_FLUSH at ``min(confirmed, flushed)``. Whenever their end
+    grows, it is not after these.
     """
 
     def __init__(
@@ -141,9 +142,14 @@ class Followers:
 
     def let_read(self) -> None:
         """The confirmed part of the log, or the flushed one, has grown: consumers may read more. Raises OSError."""
-        if self._limit is not None:
-            readable = self._copies.confirmed_offset
-            self._limit.grow(min(readable, self._log.flushed_offset) if self._needs_flush else readable)
+        if self._limit is None:
+            return
+        readable, before = self._copies.confirmed_offset, self._limit.offset
+        self._limit.grow(min(readable, self._log.flushed_offset) if self._needs_flush else readable)
+        if before < (end := self._limit.offset):
+            is_flushed = not self._needs_flush or end <= self._log.flushed_offset
+            assert end <= readable, f"reads end at {end}, and the log is confirmed up to {readable}"
+            assert is_flushed, f"reads end at {end}, and the log is flushed up to {self._log.flushed_offset}"
 
     def enough_for_puts(self) -> bool:
         """Whether minInSyncReplicas are reached by slaves that are near enough to the log's end."""

@@ -1,7 +1,7 @@
 """Opens, recovers and removes the consume queues and the index of a store together."""
 
 import struct
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -29,7 +29,7 @@ from rmqha.store.derived.index import INDEX_FOLDER, KeyIndex, configured_geometr
 from rmqha.store.derived.queueends import QueueEnd, end_of, read_ends, write_ends
 from rmqha.store.derived.queuetable import QueueKey, open_queues
 from rmqha.store.derived.queuetypes import QueueTypes
-from rmqha.store.derived.replacing import new_retired_folder, remove_retired, retire_topics
+from rmqha.store.derived.replacing import new_retired_folder, remove_retired, retire_topic
 from rmqha.store.examining import ABORT_FILE
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import DISK, Disk, Readable, file_name
@@ -43,11 +43,10 @@ QUEUES_A_ROUND = 256
 QUEUES_A_TURN = 16
 """How many queues a thread recovers before it takes the next ones."""
 MAX_OPEN_SEGMENTS = 64
-TOPICS_RETIRED = 16
-"""Deleted topics whose queues are moved away in one step."""
 QUEUES_LOOKED_AT = 64
 """Queues of deleted topics whose first message is read in one step."""
 TOPICS_TOLD = 5
+NO_MARK = 2**63 - 1
 MARKED_BYTES = 16 << 20
 """If more of the log than this is to be dispatched, a mark shows the next start that this did not end."""
 
@@ -162,6 +161,9 @@ class Derived:
         self._root = root
         self._commit_log = log
         self._log_end = log.verified_offset
+        self._marking = Lock()
+        self._marked_from = NO_MARK
+        self.is_closed = False
         deleted = self._read_deleted()
         ends = read_ends(root, recovery.end, self._warn, self._disk) if recovery.clean_stop else {}
         self._known_ends = {
@@ -193,7 +195,9 @@ class Derived:
         self._set_misplaced_aside(misplaced)
         if rebuilt:
             retired = new_retired_folder(root, self._disk)
-            retire_topics(root, rebuilt, retired, self._disk)
+            changed = {each for topic in rebuilt for each in retire_topic(root, topic, retired, self._disk)}
+            for each in sorted(changed):
+                self._disk.sync_folder(each)
             remove_retired(retired, self._disk)
         if problems:
             DispatchMark(start).write(root, self._disk)  # the queues that are built now are not damaged
@@ -239,10 +243,22 @@ class Derived:
                 wanted=str(wanted),
             )
 
-    def _marked(self) -> int:
-        """Where an earlier dispatch started that did not end. The log's end without one, 0 if the mark is damaged."""
-        mark = DispatchMark.read(self._root, self._disk)
-        return self._log_end if mark is None else mark.start
+    def must_mark(self, start: int) -> bool:
+        """Whether the disk must have a mark before dispatch goes back to ``start``."""
+        return start < min(self.dispatcher.reput_offset, self._marked_from)
+
+    def mark(self, start: int) -> None:
+        """Note durably that dispatch goes back to ``start``, or to where a mark says already. Raises OSError.
+
+        It may run in a thread. Once this is closed it does nothing, so that it takes back no mark of what comes next.
+        """
+        with self._marking:
+            if self.is_closed:
+                return
+            mark = DispatchMark.read(self._root, self._disk)
+            if mark is None or start < mark.start:
+                DispatchMark(start).write(self._root, self._disk)
+            self._marked_from = start if mark is None else min(start, mark.start)
 
     def note_unfinished(self) -> bool:
         """If dispatch has not come to the end of the recovered log, note where it must continue. Raises OSError.
@@ -442,6 +458,8 @@ class Derived:
                     found[key[0]] = max(log_start, mark)
             if count % QUEUES_LOOKED_AT == 0:
                 yield
+                if self.is_closed:
+                    return {}
         return found
 
     def _forget_topics(self, topics: Container[str]) -> None:
@@ -450,42 +468,37 @@ class Derived:
             self.queues.forget(*key)
             self._known_ends.pop(key, None)
 
-    def _retire(self, topics: Sequence[str], folder: Path) -> None:
-        """Forget these topics, and move the files of their queues to a folder. Raises OSError."""
-        self._forget_topics(topics)
-        retire_topics(self._root, topics, folder, self._disk)
+    def setting_deleted(self, deleted: DeletedTopicTable) -> Steps[dict[str, int]]:
+        """From now on this is what was deleted. Returns what to ``build_again``: topics, and the offset of each.
 
-    def setting_deleted(self, deleted: DeletedTopicTable) -> Steps[Path | None]:
-        """From now on this is what was deleted. Queues that have other messages are built again, in steps.
-
-        Returns the folder with the old ones, which is to be removed, if there are any. Raises OSError, and then what
-        was deleted before counts. After each step queues and dispatch are sound: the next start does the others.
+        Raises OSError, and then what was deleted before counts.
         """
         former, self.dispatcher.deleted = self.dispatcher.deleted, deleted
         try:
-            rebuilt = yield from self._finding_rebuilt(deleted, former)
-            if not rebuilt:
-                return None
-            folder = new_retired_folder(self._root, self._disk)
-            topics = list(rebuilt)
-            for at in range(0, len(topics), TOPICS_RETIRED):
-                if at:
-                    yield
-                some = topics[at : at + TOPICS_RETIRED]
-                self._build_again(some, min(rebuilt[topic] for topic in some), folder)
-            return folder
+            return (yield from self._finding_rebuilt(deleted, former))
         except OSError:
             self.dispatcher.deleted = former
             raise
 
-    def _build_again(self, topics: Sequence[str], start: int, folder: Path) -> None:
-        """Move the queues of these topics to a folder, and dispatch from ``start`` on. Raises OSError."""
+    def build_again(self, topics: Iterable[str], start: int, folder: Path) -> set[Path]:
+        """Move the queues of these topics to a ``new_retired_folder``, and dispatch from ``start`` on. Raises OSError.
+
+        If ``must_mark`` says so, ``mark`` the start before. Returns the folders to flush after it. Queues and dispatch
+        are sound at once, and after a death too.
+        """
+        assert not self.must_mark(start), f"no mark says that queues are built again from {start} on"
         self.queues.write_pending()
         if start < self.dispatcher.reput_offset:
             self._log_end = self._commit_log.verified_offset  # ``note_unfinished`` looks at what is there now
-            DispatchMark(min(start, self._marked())).write(self._root, self._disk)
-        self._retire(topics, folder)
-        self.dispatcher.go_back_to(start)
+        moved, changed = set(), set[Path]()
+        try:
+            for topic in topics:
+                changed.update(retire_topic(self._root, topic, folder, self._disk))
+                moved.add(topic)
+        finally:
+            self._forget_topics(moved)
+            self.dispatcher.go_back_to(start)
+        return changed
 
     def _empty(self, queue: ConsumeQueue) -> None:
         """A queue starts again from 0. Raises OSError."""
@@ -527,7 +540,7 @@ class Derived:
             )
             folders.append(queue.folder)
         self._log_end = self._commit_log.verified_offset  # ``note_unfinished`` looks at what is there now
-        DispatchMark(min(start, self._marked())).write(self._root, self._disk)
+        self.mark(start)
         for key in wrong:
             self.queues.forget(*key)
         self._set_misplaced_aside(folders)
@@ -585,6 +598,8 @@ class Derived:
 
     def close(self) -> None:
         """Close all files. Nothing is flushed."""
+        with self._marking:
+            self.is_closed = True
         self.queues.close()
         if self.index is not None:
             self.index.close()

@@ -6,7 +6,7 @@ Uses no reactor: ``rmqha rebuild`` and the job of this name do this.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -114,17 +114,16 @@ def retire_derived(root: Path, disk: Disk = DISK) -> Path:
     return folder
 
 
-def retire_topics(root: Path, topics: Iterable[str], folder: Path, disk: Disk = DISK) -> None:
-    """Move the queues of these topics to a ``new_retired_folder``, durably. Raises OSError."""
-    changed = set()
-    for topic in topics:
-        for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
-            if disk.is_folder(root / name / topic):
-                disk.make_folder(folder / name)
-                disk.rename(root / name / topic, folder / name / topic)
-                changed.add(name)
-    for name in sorted(changed):
-        disk.sync_folder(root / name)
+def retire_topic(root: Path, topic: str, folder: Path, disk: Disk = DISK) -> Iterator[Path]:
+    """Move the queues of a topic to a ``new_retired_folder``. Raises OSError.
+
+    Gives the folders that it has changed. Flush them: before that, the queues may come back when power is lost.
+    """
+    for name in (CONSUME_QUEUE_FOLDER, BATCH_QUEUE_FOLDER):
+        if disk.is_folder(root / name / topic):
+            disk.make_folder(folder / name)
+            disk.rename(root / name / topic, folder / name / topic)
+            yield root / name
 
 
 def new_retired_folder(root: Path, disk: Disk) -> Path:
@@ -136,7 +135,7 @@ def new_retired_folder(root: Path, disk: Disk) -> Path:
 
 
 def remove_retired(folder: Path, disk: Disk = DISK) -> None:
-    """Remove what ``retire_derived`` or ``retire_topics`` has moved. Raises OSError."""
+    """Remove what ``retire_derived`` or ``retire_topic`` has moved. Raises OSError."""
     disk.remove_tree(folder)
     disk.remove_if_empty(folder.parent)
 

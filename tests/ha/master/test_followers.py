@@ -36,6 +36,16 @@ OK, TIMED_OUT, NOT_AVAILABLE = (
 )
 
 
+class Unflushed(MemoryCommitLog):
+    """A log of which only a part is on the disk."""
+
+    flushed = 0
+
+    @property
+    def flushed_offset(self) -> int:
+        return self.flushed
+
+
 class TableCase(SynchronousTestCase):
     """A master's table of slaves. Its log holds the first messages of IMAGE."""
 
@@ -234,13 +244,6 @@ class InvariantTests(TableCase):
                 self.report(slave, self.log.verified_offset + 1)
 
     def test_with_sync_flush_reads_end_at_the_flushed_offset_although_more_is_confirmed(self) -> None:
-        class Unflushed(MemoryCommitLog):
-            flushed = 0
-
-            @property
-            def flushed_offset(self) -> int:
-                return self.flushed
-
         self.log = log = Unflushed(SEGMENT)
         append(log, IMAGE.prefix(IMAGE.messages[HELD]))
         for flush_disk_type, first in (("SYNC_FLUSH", 100), ("ASYNC_FLUSH", log.verified_offset)):
@@ -252,6 +255,47 @@ class InvariantTests(TableCase):
             log.flushed = log.verified_offset
             self.followers.let_read()
             self.assertEqual(limit.offset, log.verified_offset)
+
+    @given(
+        st.sampled_from([InSyncSlaves, SyncMembers]),
+        st.sampled_from(["SYNC_FLUSH", "ASYNC_FLUSH"]),
+        st.lists(st.sampled_from(["put", "report", "flush a part", "flush"]), max_size=20),
+    )
+    @settings(deadline=None, max_examples=examples(60))
+    def test_reads_end_where_the_log_was_confirmed_and_if_need_be_flushed(
+        self, kind: type[FollowerPolicy], flush_disk_type: str, steps: list[str]
+    ) -> None:
+        self.setUp()
+        self.log = log = Unflushed(SEGMENT)
+        append(log, IMAGE.prefix(IMAGE.messages[2]))
+        self.leadership.require(frozenset("a"))
+        limit = ReadLimit(self.clock, 0)
+        self.follow(kind, limit, flushDiskType=flush_disk_type)
+        slave, expected = self.join("a"), 0
+        for step in steps:
+            if step == "put" and log.verified_offset < IMAGE.messages[-1]:
+                self.grow()
+            elif step == "report" and slave.reported < log.verified_offset:
+                self.report(slave, log.verified_offset)
+            elif step.startswith("flush"):
+                log.flushed += (log.max_offset - log.flushed) // (2 if step == "flush a part" else 1)
+                self.followers.let_read()
+            flushed = log.flushed if flush_disk_type == "SYNC_FLUSH" else log.max_offset
+            expected = max(expected, min(self.followers.confirmed_offset, flushed))
+            self.assertEqual(limit.offset, expected)
+
+    def test_reads_that_go_on_after_what_is_confirmed_or_flushed_are_noticed(self) -> None:
+        class TooFar(ReadLimit):
+            def grow(self, offset: int) -> None:
+                super().grow(offset + 1)
+
+        self.log = log = Unflushed(SEGMENT)
+        append(log, IMAGE.prefix(IMAGE.messages[HELD]))
+        for flush_disk_type, flushed, what in (("SYNC_FLUSH", 100, "flushed"), ("ASYNC_FLUSH", 0, "confirmed")):
+            log.flushed = flushed
+            self.follow(InSyncSlaves, TooFar(self.clock, 0), flushDiskType=flush_disk_type)
+            with self.assertRaisesRegex(AssertionError, f"log is {what} up to"):
+                self.join("a")
 
 
 # What the table was before: three mechanisms, each with slaves, an end and waits of its own. Here they are as short as
