@@ -21,7 +21,7 @@ from tests.rules.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 
-MOST_CALLABLES = 204
+MOST_CALLABLES = 203
 """Lines of the product that hand over bare functions. It only goes down."""
 MOST_ARGUMENTS = 6
 """Of a function or a constructor, without self and cls."""

@@ -523,7 +523,7 @@ FAILOVER_PLANTS: dict[Patch, int] = {
     clamp_no_offsets: 6,
     write_the_epoch_after_the_cut: 1,
     forget_the_promotion_after_the_cut: 442,
-    tell_the_lag_of_before_the_power_failure: 93,
+    tell_the_lag_of_before_the_power_failure: 13,
     note_the_role_before_the_promotion: 71,
     take_delay_offsets_at_once: 6,
 }
@@ -551,8 +551,8 @@ PLANTS: dict[Patch, int] = {
     ask_for_more_than_is_flushed: 5,
     believe_the_page_cache: 1088,
     keep_units_of_lost_records: 16,
-    leave_the_index_uncut: 83,
-    repair_with_unproved_bytes: 326,
+    leave_the_index_uncut: 16,
+    repair_with_unproved_bytes: 268,
     vouch_for_unflushed_queues: 77,
     note_deliveries_before_they_are_flushed: 49,
 }
