@@ -53,7 +53,7 @@ MUTANTS = (
     yield from transact("give up the lead", [work.still_ours()], released)
     end_right(work, reason)
 """,
-        FAILOVER,
+        ("tests/failover/test_sim_cluster.py", *FAILOVER),
     ),
     Mutant(
         "a paused cluster fails over",
@@ -154,14 +154,14 @@ MUTANTS = (
         H + "master/syncmembers.py",
         "        if self.leadership.is_ended:\n            return None\n        held = self.copies.held",
         "        held = self.copies.held",
-        (*FOLLOWERS, "tests/failover", "cluster"),
+        ("tests/failover/test_syncset.py", *FOLLOWERS, "tests/failover", "cluster"),
     ),
     Mutant(
         "an old leader is kept among the holders of a put",
         F + "step/trying.py",
         "        if name != view.sync.leader\n        and name in view.members\n",
         "        if name in view.members\n",
-        FAILOVER,
+        ("tests/failover/test_sim_cluster.py", *FAILOVER),
     ),
     Mutant(
         "one slave with two connections counts twice",
@@ -267,7 +267,7 @@ MUTANTS = (
         S + "log/recovery.py",
         "    if not clean_stop and _may_be_torn(found.end, vouched):",
         "    if False:",
-        (*LOG, "tests/store"),
+        ("tests/store/log/test_stretches.py", *LOG, "tests/store"),
     ),
     # Retention, reads, derived files
     Mutant(
@@ -380,7 +380,7 @@ MUTANTS = (
         S + "nodestate.py",
         "return replace(self, epoch=self.epoch + 1, epoch_start=offset)",
         "return self",
-        PROMOTION,
+        ("tests/store/test_nodestate.py", *PROMOTION),
     ),
     Mutant(
         "a rewind proves less than it must",
