@@ -139,7 +139,8 @@ class SyncSetTest(SynchronousTestCase):
         self.assertEqual(self.leadership.required, frozenset({"b"}))
 
     def test_puts_wait_no_longer_than_its_time_for_a_member_that_grows(self) -> None:
-        self.report(self.connect(), self.log.verified_offset - 1)
+        slave = self.connect()
+        self.report(slave, self.log.verified_offset - 1)
         self.look()
         self.grow()
         self.assertIsNone(self.status())
@@ -150,6 +151,12 @@ class SyncSetTest(SynchronousTestCase):
         self.look()
         self.assertEqual(self.leadership.required, frozenset())
         self.assertIs(self.status(), PutMessageStatus.PUT_OK)
+        self.grow()
+        self.assertIsNone(self.look())
+        self.assertEqual(self.leadership.required, frozenset(), "it still hangs")
+        self.report(slave, self.log.verified_offset - 1)
+        self.assertIsNone(self.look())
+        self.assertEqual(self.leadership.required, frozenset({"b"}), "it goes on")
 
     def test_a_member_that_connects_while_the_log_is_empty_holds_it(self) -> None:
         self.log = MemoryCommitLog(1 << 20)

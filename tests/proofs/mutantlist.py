@@ -114,6 +114,13 @@ MUTANTS = (
         SYNCSET,
     ),
     Mutant(
+        "a member that hangs is waited for again and again",
+        F + "step/syncset.py",
+        "        if look.now - keeper.well_at.get(name, look.now) >= look.config.member_timeout:",
+        "        if False:",
+        SYNCSET,
+    ),
+    Mutant(
         "a log that lost power counts as whole",
         F + "member.py",
         "is_whole = bool(self.whole_since) and (self.is_flushed or self.boot == boot)",

@@ -140,12 +140,17 @@ def begin_growth(keeper: SyncSetKeeper, look: LookAtMembers) -> dict[str, Growth
             continue
         if keeper.written.holders.get(name) == member.holder() or look.end - held > look.config.maximum_lag:
             continue
+        if look.now - keeper.well_at.get(name, look.now) >= look.config.member_timeout:  # it hangs
+            continue
         growing[name] = Growth(member.holder(), look.end, look.now)
     return growing
 
 
 def end_growth(keeper: SyncSetKeeper, look: LookAtMembers, growing: dict[str, Growth]) -> dict[str, Growth]:
-    """Give up on members that do not hold up: they would delay each put. ``sync`` does not name them."""
+    """Give up on members that do not hold up: they would delay each put. ``sync`` does not name them.
+
+    One that hangs is waited for again once it holds more than it did.
+    """
 
     def holds_up(name: str, growth: Growth) -> bool:
         member = look.known.get(name)
