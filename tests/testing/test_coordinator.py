@@ -6,8 +6,17 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
 
-from rmqha.coordination.interface import Change, CoordinatorError, CoordinatorUnavailable, LeaseGone, Put
+from rmqha.coordination.interface import (
+    Change,
+    CoordinatorError,
+    CoordinatorUnavailable,
+    ICoordinator,
+    IWatch,
+    LeaseGone,
+    Put,
+)
 from rmqha.coordination.state import KeysAndLeases
 from rmqha.testing.coordinator import MemoryStore
 
@@ -38,6 +47,10 @@ class MemoryTests(SynchronousTestCase):
         self.other.watch("", revision, changed, errors.append)
         self.clock.advance(0)
         return told, errors
+
+    def test_its_client_and_its_watch_have_all_that_the_interfaces_name(self) -> None:
+        verifyObject(ICoordinator, self.client)
+        verifyObject(IWatch, self.client.watch("", 1, lambda revision, changes: None, lambda error: None))
 
     def test_a_lost_request_does_nothing_and_a_lost_answer_hides_what_was_done(self) -> None:
         self.client.link.requests_pass = False
