@@ -66,7 +66,7 @@ class OrderTests(SynchronousTestCase):
 
     def test_an_order_that_cannot_be_withdrawn_may_still_be_there(self) -> None:
         _, results = self.waiting()
-        self.keys.store.is_up = False
+        self.keys.store.stop()
         self.clock.pump([0.5] * 100)
         (failure,) = results
         assert isinstance(failure, Failure)
@@ -116,10 +116,10 @@ class OrderTests(SynchronousTestCase):
 
     def test_an_outage_while_it_waits_is_told_and_survived(self) -> None:
         _, results = self.waiting()
-        self.keys.store.is_up = False
+        self.keys.store.stop()
         self.clock.pump([0.5] * 12)
         self.assertTrue(any("did not answer" in line for line in self.told), self.told)
-        self.keys.store.is_up = True
+        self.keys.store.start()
         self.keys.answering(lambda order: (True, "node-b leads"))()
         self.clock.pump([0.5] * 12)
         self.assertEqual([getattr(result, "text", result) for result in results], ["node-b leads"])
@@ -133,6 +133,6 @@ class OrderTests(SynchronousTestCase):
         failure.trap(OrderError)
 
     def test_without_a_coordinator_it_fails(self) -> None:
-        self.keys.store.is_up = False
+        self.keys.store.stop()
         with self.assertRaises(CoordinatorUnavailable):
             self.keys.run(self.give())

@@ -6,8 +6,18 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
 
-from rmqha.coordination.interface import Change, CoordinatorError, CoordinatorUnavailable, LeaseGone, Put
+from rmqha.coordination.interface import (
+    Change,
+    CoordinatorError,
+    CoordinatorUnavailable,
+    ICoordinator,
+    IWatch,
+    LeaseGone,
+    Put,
+)
+from rmqha.coordination.state import KeysAndLeases
 from rmqha.testing.coordinator import MemoryStore
 
 
@@ -37,6 +47,10 @@ class MemoryTests(SynchronousTestCase):
         self.other.watch("", revision, changed, errors.append)
         self.clock.advance(0)
         return told, errors
+
+    def test_its_client_and_its_watch_have_all_that_the_interfaces_name(self) -> None:
+        verifyObject(ICoordinator, self.client)
+        verifyObject(IWatch, self.client.watch("", 1, lambda revision, changes: None, lambda error: None))
 
     def test_a_lost_request_does_nothing_and_a_lost_answer_hides_what_was_done(self) -> None:
         self.client.link.requests_pass = False
@@ -88,12 +102,12 @@ class MemoryTests(SynchronousTestCase):
         lease = self.result(self.client.grant(3))
         self.put("/leader", b"a", lease)
         _, errors = self.heard(2)
-        self.store.is_up = False
+        self.store.stop()
         self.assertEqual(len(errors), 1)
         call = self.client.range("")
         self.clock.advance(60)
         self.failureResultOf(call, CoordinatorUnavailable)
-        self.store.is_up = True
+        self.store.start()
         self.clock.advance(2)
         self.assertEqual(self.result(self.client.keep_alive(lease)), 3)
         self.clock.advance(3)
@@ -101,11 +115,11 @@ class MemoryTests(SynchronousTestCase):
 
     def test_a_roll_back_gives_revisions_a_second_time_but_no_lease(self) -> None:
         self.put("/k", b"old")
-        saved = self.store.save()
+        saved = self.store.state.copy()
         lost = self.result(self.client.grant(60))
         revision = self.put("/k", b"new", lost)
         _, errors = self.heard(revision)
-        self.store.roll_back(saved)
+        self.store.set_back(saved, is_same=True)
         self.assertEqual(len(errors), 1)
         self.assertEqual(self.result(self.client.range("")).keys["/k"].value, b"old")
         self.assertNotEqual(self.result(self.client.grant(60)), lost)
@@ -115,6 +129,6 @@ class MemoryTests(SynchronousTestCase):
     def test_a_store_that_lost_everything_is_another_cluster(self) -> None:
         self.put("/k")
         self.assertEqual(self.client.cluster_id, 1)
-        self.store.lose()
+        self.store.set_back(KeysAndLeases(), is_same=False)
         self.assertEqual(self.result(self.client.range("")).keys, {})
         self.assertEqual(self.client.cluster_id, 2)

@@ -6,31 +6,25 @@ It can go back to an older copy of its keys, under its id or under another one. 
 on. It does not ask the node.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
-from typing import Any
 
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
 from rmqha.coordination.interface import (
     Change,
     Compare,
-    CoordinatorError,
-    CoordinatorUnavailable,
     Delete,
     ICoordinator,
-    IWatch,
     Put,
     Snapshot,
     TransactionResult,
 )
-from rmqha.coordination.state import KeysAndLeases
+from rmqha.coordination.state import End, KeysAndLeases
 from rmqha.failover.keys import LEADER, SYNC
-from rmqha.testing.keystore import KeyStore
+from rmqha.testing.keystore import Call, Client, KeyStore, Watch
 from rmqha.testing.sim.histories import RecordedCoordinator, Recorder, keys_to_json, transaction_to_json
 from rmqha.testing.sim.network import Network
 from rmqha.testing.sim.process import Process, SortedClock
@@ -39,86 +33,6 @@ COORDINATOR = "coordinator"
 TIMEOUT_SECONDS = 2.0
 FORGOTTEN_SECONDS = 60.0
 """A request is on its way no longer than that."""
-
-
-class Call:
-    """A request, and then its answer, on the way. ``do`` is what the coordinator does."""
-
-    def __init__(self, process: Process, what: str, do: Callable[[], Any]) -> None:
-        self.process = process
-        self.what = what
-        self._do = do
-        self.sent_at = process.clock.seconds()
-        self.is_done = self._is_over = self._has_arrived = False
-        self._result: Any = None
-        self.answer: Deferred[Any] = Deferred(lambda _: self._give_up())
-        self._timer: IDelayedCall = process.clock.callLater(TIMEOUT_SECONDS, self._timed_out)
-
-    def _give_up(self) -> None:
-        self._is_over = True
-        if self._timer.active():
-            self._timer.cancel()
-
-    def _timed_out(self) -> None:
-        self._is_over = True
-        self.answer.errback(CoordinatorUnavailable(f"no answer to {self.what} within {TIMEOUT_SECONDS:g} s"))
-
-    def execute(self) -> None:
-        """The request has arrived."""
-        self.is_done = True
-        try:
-            self._result = self._do()
-        except CoordinatorError as error:
-            self._result = error
-
-    @property
-    def is_of_use(self) -> bool:
-        """Whether anything may still come of it."""
-        return not self.is_done or (not self._is_over and not self._has_arrived and self.process.alive)
-
-    def arrive(self) -> None:
-        """The answer has arrived. A process that stands still reads it when it goes on, as its kernel has it."""
-        self._has_arrived = True
-        self.process.call(self._hear)
-
-    def _hear(self) -> None:
-        if self._is_over or not self.process.alive:
-            return
-        self._give_up()
-        if isinstance(self._result, CoordinatorError):
-            self.answer.errback(self._result)
-        else:
-            self.answer.callback(self._result)
-
-
-@implementer(IWatch)
-class Watch:
-    """Changes on their way to a process."""
-
-    def __init__(
-        self,
-        process: Process,
-        prefix: str,
-        changed: Callable[[int, Sequence[Change]], None],
-        ended: Callable[[CoordinatorError], None],
-    ) -> None:
-        self.process = process
-        self.prefix = prefix
-        self.coming: deque[tuple[int, Sequence[Change]]] = deque()
-        self.is_broken = self.is_over = False
-        self._changed = changed
-        self._ended = ended
-
-    def stop(self) -> None:
-        self.is_over = True
-
-    def arrive(self) -> None:
-        """The next change, or the end, has arrived."""
-        if self.coming:
-            self.process.call(self._changed, *self.coming.popleft())
-        elif self.is_broken:
-            self.is_over = True
-            self.process.call(self._ended, CoordinatorUnavailable("the watch broke"))
 
 
 class Truth:
@@ -188,7 +102,6 @@ class SimCoordinator(KeyStore):
         self._random = random
         self.say = say
         self.calls: list[Call] = []
-        self.watches: list[Watch] = []
         self.truth = Truth()
         self._copies: list[tuple[KeysAndLeases, int]] = []
         self.history: Recorder | None = None
@@ -211,11 +124,6 @@ class SimCoordinator(KeyStore):
         client: ICoordinator = SimClient(self, process)
         return client if self.history is None else RecordedCoordinator(client, self.history)
 
-    @property
-    def is_up(self) -> bool:
-        """Whether it answers."""
-        return self._is_up
-
     def new_lease(self) -> int:
         """An id that no lease had before, as good as surely."""
         return self._random.getrandbits(62) + 1
@@ -224,14 +132,12 @@ class SimCoordinator(KeyStore):
         """The changes are on their way to the watches."""
         if any(change.key.endswith(f"/{SYNC}") for change in changes):
             self.truth.written()
-        for watch in self.watches:
-            found = [change for change in changes if change.key.startswith(watch.prefix)]
-            if found:
-                watch.coming.append((self.state.revision, found))
+        super().changed(changes)
 
-    def lease_ends(self, lease: int) -> None:
+    def end_lease(self, end: End) -> None:
         """It is a line of the trace."""
-        self.say(COORDINATOR, f"lease {lease} ends")
+        self.say(COORDINATOR, f"lease {end.lease} ends")
+        super().end_lease(end)
 
     # Steps
 
@@ -239,50 +145,43 @@ class SimCoordinator(KeyStore):
         """What could get on now."""
         now = self.clock.seconds()
         self.calls = [call for call in self.calls if call.is_of_use and now - call.sent_at < FORGOTTEN_SECONDS]
-        self.watches = [watch for watch in self.watches if not watch.is_over and watch.process.alive]
         passes = self._network.passes
         found: list[Call | Watch] = [
             call
             for call in self.calls
-            if (passes(COORDINATOR, call.process.name) if call.is_done else self._reaches(call.process))
+            if (passes(COORDINATOR, call.client.name) if call.is_done else self._reaches(call.client))
         ]
         found += [
             watch
             for watch in self.watches
-            if (watch.coming or watch.is_broken) and passes(COORDINATOR, watch.process.name)
+            if (watch.coming or watch.is_broken) and watch.is_of_use and passes(COORDINATOR, watch.client.name)
         ]
         return found
 
-    def _reaches(self, process: Process) -> bool:
-        return self.is_up and self._network.passes(process.name, COORDINATOR)
+    def _reaches(self, client: Client) -> bool:
+        return self.is_up and self._network.passes(client.name, COORDINATOR)
 
     def step(self, each: Call | Watch) -> None:
-        """It gets on."""
+        """It gets on. A process that stands still reads what has arrived when it goes on, as its kernel has it."""
         if isinstance(each, Call) and not each.is_done:
-            self.say(COORDINATOR, f"gets {each.what} of {each.process.name}")
+            self.say(COORDINATOR, f"gets {each.what} of {each.client.name}")
             each.execute()
         else:
             if isinstance(each, Call):
-                self.say(each.process.name, f"is answered {each.what}")
+                self.say(each.client.name, f"is answered {each.what}")
+                self.calls.remove(each)
             each.arrive()
 
     def stop(self) -> None:
         """It is gone for some time; its keys stay."""
-        self.go_down()
+        super().stop()
         self.say(COORDINATOR, "is down")
-        self.break_watches()
 
     def start(self) -> None:
         """It is there again. Each lease has its whole time again."""
         if not self.is_up:
             self.say(COORDINATOR, "is up again")
-            self.go_up()
-
-    def break_watches(self) -> None:
-        """All watches end."""
-        for watch in self.watches:
-            watch.coming.clear()
-            watch.is_broken = True
+        super().start()
 
     def save(self) -> None:
         """An operator keeps a copy of its keys."""
@@ -295,8 +194,7 @@ class SimCoordinator(KeyStore):
         """
         if not self._copies:
             return False
-        state, write = self._random.choice(self._copies)
-        self._set(state.copy(), write, is_same)
+        self._set(*self._random.choice(self._copies), is_same)
         return True
 
     def lose_all(self) -> None:
@@ -308,61 +206,44 @@ class SimCoordinator(KeyStore):
         self.say(COORDINATOR, f"{what} from revision {self.state.revision} to {state.revision}")
         if self.history is not None:
             self.history.end()
-        if not is_same:
-            self.cluster_id += 1
         self.truth.gone_back(write, is_same)
         self.calls = [call for call in self.calls if call.is_done]
-        self.break_watches()
-        self.start_again(state)
+        self.set_back(state, is_same)
 
 
 @implementer(ICoordinator)
-class SimClient:
+class SimClient(Client):
     """A process's client."""
 
-    timeout = TIMEOUT_SECONDS
-
     def __init__(self, coordinator: SimCoordinator, process: Process) -> None:
-        self._coordinator = coordinator
+        super().__init__(coordinator, process.name, process.clock, TIMEOUT_SECONDS)
         self._process = process
-        self.cluster_id: int | None = None
+        self._coordinator = coordinator
         self._read: tuple[int, int] | None = None
         """The write of ``sync`` that was read last, and how often the coordinator had gone back then."""
 
-    def _call(self, what: str, do: Callable[[], Any]) -> Deferred[Any]:
-        def do_and_note() -> tuple[int, Any]:
-            try:
-                return self._coordinator.cluster_id, do()
-            except CoordinatorError as error:
-                return self._coordinator.cluster_id, error
+    @property
+    def is_alive(self) -> bool:
+        return self._process.alive
 
-        call = Call(self._process, what, do_and_note)
-        self._coordinator.say(self._process.name, f"sends {what}")
+    def send(self, call: Call) -> None:
+        self._coordinator.say(self.name, f"sends {call.what}")
         self._coordinator.calls.append(call)
-        return call.answer.addCallback(self._answered)
 
-    def _answered(self, answer: tuple[int, Any]) -> Any:
-        self.cluster_id, result = answer
-        if isinstance(result, CoordinatorError):
-            raise result
-        return result
+    def begin(self, watch: Watch, revision: int) -> None:
+        watch.is_broken = self._coordinator.state.revision != revision or not self._coordinator.is_up
+        self._coordinator.watches.append(watch)
+
+    def pump(self, watch: Watch) -> None:
+        """A step does it."""
+
+    def hear(self, function: Callable[..., object], *args: object) -> None:
+        self._process.call(function, *args)
 
     def _goes_on(self) -> None:
         """The process asks for more: it has acted on what it has read."""
         if self._read is not None:
-            self._coordinator.truth.acts(self._process.name, self._read[0])
-
-    def grant(self, ttl: int) -> Deferred[int]:
-        return self._call("grant", lambda: self._coordinator.grant(ttl))
-
-    def keep_alive(self, lease: int) -> Deferred[int]:
-        return self._call("keep_alive", lambda: self._coordinator.keep_alive(lease))
-
-    def time_to_live(self, lease: int) -> Deferred[int]:
-        return self._call("time_to_live", lambda: self._coordinator.time_to_live(lease))
-
-    def revoke(self, lease: int) -> Deferred[None]:
-        return self._call("revoke", lambda: self._coordinator.revoke(lease))
+            self._coordinator.truth.acts(self.name, self._read[0])
 
     def range(self, prefix: str) -> Deferred[Snapshot]:
         self._goes_on()
@@ -372,21 +253,21 @@ class SimClient:
             found, self._read = answer
             return found
 
-        return self._call(
+        return self.ask(
             "range", lambda: (self._coordinator.range(prefix), (truth.write, truth.times_back))
         ).addCallback(heard)
 
     def transact(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> Deferred[TransactionResult]:
         self._goes_on()
         what = ", ".join(each.key.rsplit("/", 1)[-1] for each in writes)
-        return self._call(f"transaction of {what}", partial(self._transact, compares, writes, self._read)).addCallback(
+        return self.ask(f"transaction of {what}", partial(self._transact, compares, writes, self._read)).addCallback(
             self._heard
         )
 
     def _transact(
         self, compares: Sequence[Compare], writes: Sequence[Put | Delete], read: tuple[int, int] | None
     ) -> tuple[TransactionResult, int]:
-        truth, name = self._coordinator.truth, self._process.name
+        truth, name = self._coordinator.truth, self.name
         done = self._coordinator.transact(compares, writes)
         put = {each.key.rsplit("/", 1)[-1] for each in writes if isinstance(each, Put)} if done.succeeded else set()
         if name in put and read is not None:
@@ -400,22 +281,8 @@ class SimClient:
     def _heard(self, answer: tuple[TransactionResult, int]) -> TransactionResult:
         done, write = answer
         if write:
-            self._coordinator.truth.acts(self._process.name, write)
+            self._coordinator.truth.acts(self.name, write)
         return done
 
-    def watch(
-        self,
-        prefix: str,
-        revision: int,
-        changed: Callable[[int, Sequence[Change]], None],
-        ended: Callable[[CoordinatorError], None],
-    ) -> Watch:
-        watch = Watch(self._process, prefix, changed, ended)
-        watch.is_broken = self._coordinator.state.revision != revision or not self._coordinator.is_up
-        self._coordinator.watches.append(watch)
-        return watch
-
     def close(self) -> Deferred[None]:
-        closed: Deferred[None] = Deferred()
-        closed.callback(None)
-        return closed
+        return succeed(None)
