@@ -77,7 +77,7 @@ class MemoryCoordinator(Client):
         watch.fail(failure.value)
 
     def pump(self, watch: Watch) -> None:
-        """Changes keep their order, however late. An end is told at once."""
+        """Changes keep their order, however late. The end of a watch arrives at once."""
         now = self.clock.seconds()
         while watch.coming and self.link.answers_pass:
             self._latest = max(self._latest, now + self.link.answer_delay())
