@@ -132,6 +132,8 @@ class MessageStore:
 
         Where the log was cut, another master may put other messages.
         """
+        self.has_masters_log = False
+        """Whether a slave's log is the beginning of its master's. Each connection finds that out again."""
         self.clamped = 0
         """How many offsets of groups were past the end of their queues, and were set back."""
         self._flusher: Flusher | None = None

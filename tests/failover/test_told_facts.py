@@ -36,7 +36,7 @@ OF_COMMAND = (
 
 
 @pytest.mark.process
-def test_a_fact_of_one_more_line_is_in_the_key_in_state_json_and_in_what_rmqha_cluster_shows() -> None:
+def test_a_fact_of_one_more_line_is_in_the_key_in_state_json_and_in_cluster_show() -> None:
     command = [sys.executable, "-m", "tests.failover.richer"]
     root = Path(__file__).parents[2]
     run = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, timeout=WAIT_SECONDS, check=True)

@@ -112,6 +112,10 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         """
         self._hold(table, log_end)
 
+    def forget_held(self) -> None:
+        """The slave has another master now: a table that waits is not for its log."""
+        self._held = None
+
     def progress(self) -> dict[int, tuple[int, int]]:
         """For each level that ever had a message: the next offset to deliver, and the end of the queue."""
         ends = {
@@ -138,10 +142,10 @@ class ScheduleMessageService(ConfigManager[DelayOffsetTable]):
         self._stop_looking()
         if self._held is None:
             return
-        held, log = self._held, self._store.commit_log
-        if held.needs_flush(log):
+        held = self._held
+        if held.needs_flush(self._store):
             self._store.flush()
-        if not held.is_over(log):
+        if not held.is_over(self._store):
             self._flush_look = self._delivery_clock.callLater(FLUSH_LOOK_SECONDS, self._write_held)
             return
         self._held = None

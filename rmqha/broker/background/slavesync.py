@@ -253,7 +253,16 @@ class SlaveSynchronize(PeriodicService):
 
     def master_found(self, addresses: MasterAddresses) -> None:
         """Take the master's address from a name server; None in it if there is no master."""
-        self._found_address = addresses.master_addr
+        former, self._found_address = self.master_address, addresses.master_addr
+        if self.master_address != former:
+            self._forget_held()
+
+    def _forget_held(self) -> None:
+        """What waits for a place in the log of a former master is not for that of another one."""
+        self._held_progress = None
+        self._schedule.forget_held()
+        if self._timers is not None:
+            self._timers.forget_held()
 
     def stopService(self) -> Deferred[None]:
         """Synchronise no more; fires when all connections are closed."""
@@ -376,7 +385,8 @@ class SlaveSynchronize(PeriodicService):
         await self._take_held_progress()
         if RequestCode.GET_ALL_TOPIC_CONFIG not in failing:
             await self._topics.written()
-            self._store.topics_up_to = self._log_end_before
+            if self._store.has_masters_log:  # messages of ours alone may have topics that the master does not know
+                self._store.topics_up_to = self._log_end_before
         if failing:
             self._tells_changes = None
         if self._timers is not None and self._timers.is_needed:
@@ -428,7 +438,7 @@ class SlaveSynchronize(PeriodicService):
         former, self._master, self._master_address = self._master, None, address
         self._tells_changes, self._versions, self._changes_problem = None, {}, None
         self._taken.clear()
-        self._held_progress = None
+        self._forget_held()
         if former is not None:
             await former.stop()
         if address is not None:
@@ -508,12 +518,12 @@ class SlaveSynchronize(PeriodicService):
 
     async def _take_held_progress(self) -> None:
         """Take the progress of the transaction check that waits, if our log is flushed as far as it belongs to."""
-        held, log = self._held_progress, self._store.commit_log
+        held = self._held_progress
         if held is None:
             return
-        if held.needs_flush(log):
+        if held.needs_flush(self._store):
             await self._store.flushed()
-        if held.is_over(log):
+        if held.is_over(self._store):
             self._held_progress = None
             await self._turns.run(self._consumer_offsets.merging(held.thing))
 

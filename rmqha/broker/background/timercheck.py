@@ -39,14 +39,18 @@ class TimerCheckPoints:
         """Let the master's check point wait. Its log ended there after it sent it."""
         self._held = Held(log_end, point)
 
+    def forget_held(self) -> None:
+        """The slave has another master now: a check point that waits is not for its log."""
+        self._held = None
+
     async def write_if_flushed(self) -> None:
         """Write the check point that waits, if our log is flushed so far. Raises OSError."""
-        held, log = self._held, self._store.commit_log
+        held = self._held
         if held is None:
             return
-        if held.needs_flush(log):
+        if held.needs_flush(self._store):
             self._store.flush()
-        if not held.is_over(log) or self._store.derived.dispatcher.behind_bytes > 0:
+        if not held.is_over(self._store) or self._store.derived.dispatcher.behind_bytes > 0:
             return
         self._held = None
         await self._write(held.thing)

@@ -387,9 +387,9 @@ class TimerMessageService(Service):
                 return
             self._held = Held(log.max_offset, point)
         held = self._held
-        if held.needs_flush(log):
+        if held.needs_flush(self._store):
             self._store.flush()
-        if not held.is_over(log):
+        if not held.is_over(self._store):
             return
         self._held = None
         await self._run_in_thread(lambda: held.thing.write(self._config, self._store.disk))

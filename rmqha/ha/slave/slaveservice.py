@@ -294,7 +294,12 @@ class HASlaveService(Service):
         self._contact.heard()
         if self.replica.unproved_from is None and self._store.node_state.unproved_from is not None:
             self._store.log_proved()
+        self._note_agreement()
         self._progressed()
+
+    def _note_agreement(self) -> None:
+        is_compared = self.replica.state in (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
+        self._store.has_masters_log = is_compared and self.replica.unproved_from is None
 
     def _progressed(self) -> None:
         self._last_bytes_time = self._clock.seconds()
@@ -305,6 +310,7 @@ class HASlaveService(Service):
         self._once.check()
 
     def _state_changed(self, state: ReplicaState, reason: str) -> None:
+        self._note_agreement()
         self._contact.state_changed(state, reason)
         if not (self._attempts.are_quiet and state in (ReplicaState.HANDSHAKE, ReplicaState.CONNECTING)):
             self._log.info("slave is {state}: {reason}", event=Event.SLAVE_STATE, state=state.name, reason=reason)

@@ -140,6 +140,7 @@ class SlaveSyncTestCase(BrokerStoreTestCase):
     def open_slave(self, **properties: str) -> None:
         """Open a slave's store, with its tables."""
         self.open("SLAVE", **properties)
+        self.store.has_masters_log = True
         self.topics = TopicConfigManager(self.folder, self.settings, SetWallClock())
         self.groups = SubscriptionGroupManager(self.folder, self.settings, SetWallClock())
         self.offsets = ConsumerOffsetManager(self.folder, self.clock, 5000, execute)
@@ -258,6 +259,33 @@ class CycleTests(SlaveSyncTestCase):
         self.assertEqual(log.flushed_offset, 699)
         self.assertEqual(self.held(), all_tables())
         self.assertEqual(self.on_disk(), all_tables())
+
+    def test_what_belongs_to_a_place_in_the_log_waits_until_ours_is_the_masters(self) -> None:
+        """A former master that was not rewound has other bytes there, and lacks what the new one has delivered."""
+        master = self.serve(MASTER, *all_tables())
+        master.bodies = {**master.bodies, int(RequestCode.GET_BROKER_RUNTIME_INFO): runtime_info(400)}
+        self.store.commit_log.append(sized_record(499))
+        self.store.has_masters_log = False
+        self.follow(MASTER)
+        self.pass_by(60)
+        self.assertEqual(self.store.commit_log.flushed_offset, 499)
+        self.assertEqual(DelayOffsetTable.read(self.folder), DelayOffsetTable())
+        self.assertIsNone(self.store.topics_up_to)
+        self.store.has_masters_log = True
+        self.pass_by(11)
+        self.assertEqual(self.on_disk(), all_tables())
+        self.assertEqual(self.store.topics_up_to, 499)
+
+    def test_a_table_that_waits_is_not_for_the_log_of_another_master(self) -> None:
+        master = self.serve(MASTER, *all_tables())
+        master.bodies = {**master.bodies, int(RequestCode.GET_BROKER_RUNTIME_INFO): runtime_info(500)}
+        self.follow(MASTER)
+        self.pass_by(3)
+        self.tell("192.0.2.8:10911")
+        self.store.commit_log.append(sized_record(600))
+        self.pass_by(60)
+        self.assertEqual(self.store.commit_log.flushed_offset, 600)
+        self.assertEqual(DelayOffsetTable.read(self.folder), DelayOffsetTable())
 
     def test_the_progress_of_transactions_waits_for_the_log_that_it_belongs_to(self) -> None:
         """It may have passed a half message that was put again, or ended, in what our log does not have yet.

@@ -334,8 +334,10 @@ class EndlessTests(SlaveNodeTestCase):
         self.view = VIEW
         line, request = self.connect()
         self.assertEqual(self.service.replica.state, ReplicaState.AHEAD)
+        self.assertFalse(self.store.has_masters_log)
         line.deliver(wire(IMAGE.transfers(request)))
         self.assertEqual(self.service.replica.state, ReplicaState.IN_SYNC)
+        self.assertTrue(self.store.has_masters_log)
         self.assertEqual(self.content(), IMAGE.content)
 
     def test_a_master_that_cannot_be_reached_is_tried_for_ever(self) -> None:
@@ -1094,6 +1096,7 @@ class UncleanStopTests(SlaveNodeTestCase):
         self.assertEqual(request, self.FLUSHED)
         line.deliver(wire(IMAGE.transfers(request)))
         self.assertIs(self.service.replica.state, ReplicaState.DIVERGED)
+        self.assertFalse(self.store.has_masters_log)
         self.assertIn(f"byte at {self.LOST} ", self.service.reason)
         self.assertIn("when this node stopped uncleanly", self.service.reason)
 
@@ -1102,12 +1105,15 @@ class UncleanStopTests(SlaveNodeTestCase):
         line, request = self.restart()
         line.deliver(wire(IMAGE.transfers(request, IMAGE.messages[20])))
         self.assertEqual(self.store.node_state.unproved_from, self.FLUSHED, "it is not all compared")
+        self.assertFalse(self.store.has_masters_log)
         self.lose(line)
         line, request = self.connect()
         self.assertEqual(request, self.FLUSHED)
         line.deliver(wire(IMAGE.transfers(request)))
         self.assertIsNone(self.store.node_state.unproved_from)
+        self.assertTrue(self.store.has_masters_log)
         self.lose(line)
+        self.assertFalse(self.store.has_masters_log, "another master may come")
         self.assertEqual(self.connect()[1], IMAGE.last_message)
 
     def test_starts_without_the_master_forget_nothing(self) -> None:
