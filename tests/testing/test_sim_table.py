@@ -190,6 +190,7 @@ class TableTests(ScenarioTestCase):
         simulation.kill(SLAVE)
         for _ in range(12):
             self.put_and_settle(simulation, 1000, waits=False)
+        simulation.wait_for_checkpoint()
         simulation.delete_first_segment()
         simulation.start(SLAVE)
         simulation.settle()

@@ -298,10 +298,20 @@ class Simulation:
             node.say(f"the message at {rotten} on its disk rots")
             self.oracle.rotted(node, rotten, self.clock.seconds())
 
+    def wait_for_checkpoint(self, name: str = MASTER) -> None:
+        """So much time passes, and its flush thread does so much, that a checkpoint vouches for its queues."""
+        settings = self.nodes[name].settings
+        self.advance((settings.flush_commit_log_thorough_interval_ms + settings.flush_interval_commit_log_ms) / 1000)
+        while self.flush_step(name):
+            pass
+
     def delete_first_segment(self, name: str = MASTER) -> None:
-        """Retention."""
+        """Retention, by the product's rule."""
         node = self.nodes[name]
         assert node.process is not None
+        if node.log.needs_first_segment:
+            node.say("keeps its first segment, whose queues are not on the disk")
+            return
         node.process.call(node.log.delete_first_segment)
         if node.runs:
             node.say(f"deletes its first segment, the log begins at {node.log.min_offset}")

@@ -348,9 +348,15 @@ class Walk(Steps):
         )
 
     def _delete(self) -> None:
+        if self._has_old_segment():
+            if self.simulation.master.log.needs_first_segment and self.random.random() < 0.9:
+                self.simulation.wait_for_checkpoint()
+            if self._has_old_segment():
+                self.simulation.delete_first_segment()
+
+    def _has_old_segment(self) -> bool:
         master = self.simulation.master
-        if master.runs and not master.stopping and len(master.log.segment_bases) > 2:
-            self.simulation.delete_first_segment()
+        return master.runs and not master.stopping and len(master.log.segment_bases) > 2
 
     def _wall_clock(self) -> None:
         step_ms = self.random.choice((-3_600_000, -5_000, 5_000, 3_600_000, 10 * 365 * 86_400_000))
