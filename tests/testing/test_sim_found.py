@@ -8,7 +8,15 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.failover import REWINDING, Failover
-from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import (
+    MASTER,
+    SEGMENT_SIZE,
+    Config,
+    Simulation,
+    SlaveConfig,
+    delete_first_segment,
+    wait_for_checkpoint,
+)
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER
 from tests.testing.planted import let_consumers_read_what_one_slave_holds
@@ -53,8 +61,8 @@ def test_without_remoting_a_slave_says_that_its_master_has_deleted_what_it_needs
         simulation.kill(SLAVE)
         for _ in range(10):
             simulation.put(1200, waits=False)
-        simulation.wait_for_checkpoint()
-        simulation.delete_first_segment()
+        wait_for_checkpoint(simulation)
+        delete_first_segment(simulation)
         simulation.start(SLAVE)
         assert simulation.slaves[0].log.verified_offset == SEGMENT_SIZE
         go_on(simulation, 60)
@@ -72,10 +80,10 @@ def test_a_segment_stays_until_the_queues_made_of_it_are_on_the_disk() -> None:
             simulation.put(1000, waits=False)
             simulation.settle()
         simulation.advance(1)
-        simulation.delete_first_segment()
+        delete_first_segment(simulation)
         assert simulation.master.log.min_offset == 0
-        simulation.wait_for_checkpoint()
-        simulation.delete_first_segment()
+        wait_for_checkpoint(simulation)
+        delete_first_segment(simulation)
         assert simulation.master.log.min_offset == SEGMENT_SIZE
         simulation.lose_power(MASTER)
         simulation.start()

@@ -149,9 +149,9 @@ class CommitLog:
 
     @property
     def needs_first_segment(self) -> bool:
-        """Whether queues and index on the disk may lack messages of the first segment: it must stay, or power is lost.
+        """Whether messages of the first segment may be in no queue and no index on the disk: then it must stay.
 
-        A queue without its last units starts again at numbers that other messages had.
+        If power is lost, a queue without its last units starts again at numbers that other messages had.
         """
         return self._queue.bases[0] + self.segment_size > self.derived_end.flushed
 

@@ -116,7 +116,7 @@ class Flusher:
 
     @property
     def _is_derived_dirty(self) -> bool:
-        """Whether queues and index on the disk lack messages of the log: until then its segments must stay."""
+        """Whether messages of the log are not in queues and index on the disk yet, so that its segments must stay."""
         log = self._commit_log
         return self._derived is not None and max(log.derived_end.flushed, log.min_offset) < log.verified_offset
 
