@@ -129,11 +129,12 @@ class Retention:
     def _deleting_segments(self, now: datetime, must_go: bool) -> Steps[tuple[int, int | None]]:
         log, deleted = self._commit_log, 0
         held_from = self._hold()
+        forced = must_go and self._settings.clean_file_forcibly_enable
         oldest_kept = now.timestamp() - self._settings.file_reserved_time_hours * 3600
         while deleted < MAX_FILES_PER_RUN and len(log.segment_bases) > 1:
             end = log.segment_bases[1]
             expired = log.first_segment_time() <= oldest_kept
-            if not expired and not (must_go and self._settings.clean_file_forcibly_enable):
+            if not expired and not forced:
                 break
             if held_from is not None and end > held_from:
                 self._log.warn(
@@ -143,6 +144,8 @@ class Retention:
                     start=held_from,
                 )
                 return deleted, held_from
+            if log.needs_first_segment and not forced:  # if forced, dispatch may wait for just this room
+                break
             self._log.info(
                 "deleting the log from {start} to {end}", event=Event.LOG_DELETED, start=log.segment_bases[0], end=end
             )

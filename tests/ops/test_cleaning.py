@@ -33,6 +33,8 @@ class CleaningServiceTests(SynchronousTestCase):
         self.age(0)
         settings = {"storePathRootDir": str(self.root), "deleteWhen": ANY_HOUR, "maxHashSlotNum": "100"}
         self.store = MessageStore(make_settings(settings))
+        self.store.disk.sync_all(self.store.take_unflushed())
+        self.store.commit_log.derived_end.taken_is_flushed()
         self.acknowledged: dict[str, int] = {}
         self.failures: list[Failure] = []
         self.service: CleaningService | None = None

@@ -285,6 +285,13 @@ MUTANTS = (
         ("tests/store/test_retention.py",),
     ),
     Mutant(
+        "the log is deleted before the queues made of it are on the disk",
+        S + "retention.py",
+        "if log.needs_first_segment and not forced:",
+        "if False:",
+        ("tests/store/test_retention.py",),
+    ),
+    Mutant(
         "the log is kept an hour too short",
         S + "retention.py",
         "self._settings.file_reserved_time_hours * 3600",
@@ -294,8 +301,8 @@ MUTANTS = (
     Mutant(
         "a full disk deletes what is not to be deleted",
         S + "retention.py",
-        "if not expired and not (must_go and self._settings.clean_file_forcibly_enable):",
-        "if not expired and not must_go:",
+        "forced = must_go and self._settings.clean_file_forcibly_enable",
+        "forced = must_go",
         ("tests/store/test_retention.py",),
     ),
     Mutant(

@@ -12,11 +12,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.settings.settings import Settings
 from rmqha.store.errors import StoreError
+from rmqha.store.message import Message
 from rmqha.store.retention import MAX_FILES_PER_RUN, Cleaning, HeldLog, Retention, Slot, SlotFolder, disk_used_ratio
 from tests.fixtures import new_folder
 from tests.store.derived.test_dispatch import DispatchTestCase
 from tests.store.logs import SEGMENT_SIZE
 from tests.store.queues import expected_of
+from tests.store.test_put import PutTestCase
 
 FOUR = datetime(2026, 11, 20, 4, 30)
 FIVE = datetime(2026, 11, 20, 5, 0)
@@ -36,6 +38,7 @@ class RetentionTestCase(DispatchTestCase):
         self.writer.put_many(6)
         self.assertEqual(len(self.log.segment_bases), self.COUNT)
         self.dispatcher.catch_up()
+        self.flush_derived()
         self.ratio = 0.5
         self.held_from: int | None = None
         for number, base in enumerate(self.log.segment_bases):
@@ -45,6 +48,11 @@ class RetentionTestCase(DispatchTestCase):
         """Let a segment have been written to for the last time that long ago."""
         at = now.timestamp() - seconds
         os.utime(self.log.folder / f"{base:020d}", (at, at))
+
+    def flush_derived(self) -> None:
+        """As a checkpoint's flush does."""
+        self.log.disk.sync_all(self.dispatcher.take_unflushed())
+        self.log.derived_end.taken_is_flushed()
 
     def make_retention(self, max_hold_bytes: int | None = None, **settings: Any) -> Retention:
         return Retention(
@@ -215,6 +223,65 @@ class HoldTests(RetentionTestCase):
         with self.assertRaisesRegex(StoreError, "slave-a.json is not a valid slot"):
             retention.clean(FOUR)
         self.assertEqual(self.log.segment_bases, bases)
+
+
+class UnflushedTests(RetentionTestCase):
+    """A segment stays until queues and index have its messages on the disk: without it they cannot be built again."""
+
+    def build_again(self) -> None:
+        self.dispatcher.go_back_to(self.log.segment_bases[3] + 1)
+        self.dispatcher.catch_up()
+
+    def test_what_is_dispatched_but_not_flushed_stays(self) -> None:
+        self.build_again()
+        with capturedLogs() as logs:
+            self.assertEqual(self.clean(), Cleaning(3, False))
+        self.assertEqual(len(logs), 3, "one line for each that goes, and none for one that stays")
+        self.assertEqual(self.clean().segments, 0)
+        self.flush_derived()
+        self.assertEqual(self.clean().segments, MAX_FILES_PER_RUN)
+
+    def test_a_flush_that_began_before_messages_were_dispatched_again_does_not_count(self) -> None:
+        self.dispatcher.take_unflushed()
+        self.build_again()
+        self.log.derived_end.taken_is_flushed()
+        self.assertEqual(self.clean().segments, 3)
+
+    def test_on_a_disk_that_is_too_full_it_goes(self) -> None:
+        """Dispatch may wait for just that room."""
+        self.build_again()
+        self.ratio = 0.86
+        self.assertEqual(self.clean(clean_file_forcibly_enable=False).segments, 3)
+        self.assertEqual(self.clean().segments, MAX_FILES_PER_RUN)
+
+
+class StoreTests(PutTestCase):
+    """What a store knows of its queues when it opens, runs and closes."""
+
+    def put_segments(self) -> None:
+        while len(self.log.segment_bases) < 3:
+            self.put(Message("T", b"x" * 500))
+        self.clock.pump([0.01] * 20)  # dispatch
+        self.assertEqual(self.store.derived.dispatcher.behind_bytes, 0)
+
+    def test_the_first_segment_must_stay_until_a_checkpoint(self) -> None:
+        self.put_segments()
+        self.assertTrue(self.log.needs_first_segment)
+        self.reopen()  # it was killed
+        self.assertTrue(self.log.needs_first_segment)
+        self.clock.advance(self.settings.flush_commit_log_thorough_interval_ms / 1000)
+        self.assertTrue(self.log.needs_first_segment)
+        self.thread.run()
+        self.assertFalse(self.log.needs_first_segment)
+        self.assertEqual(self.log.derived_end.flushed, self.log.verified_offset)
+
+    def test_a_clean_stop_has_flushed_all(self) -> None:
+        self.put_segments()
+        self.successResultOf(self.store.close(self.flusher))
+        self.stores.remove(self.store)
+        self.open()
+        self.assertEqual(self.log.derived_end.flushed, self.log.verified_offset)
+        self.assertFalse(self.log.needs_first_segment)
 
 
 class DerivedTests(RetentionTestCase):

@@ -8,7 +8,15 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.failover import REWINDING, Failover
-from rmqha.testing.sim.simulation import MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import (
+    MASTER,
+    SEGMENT_SIZE,
+    Config,
+    Simulation,
+    SlaveConfig,
+    delete_first_segment,
+    wait_for_checkpoint,
+)
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER
 from tests.testing.planted import let_consumers_read_what_one_slave_holds
@@ -53,13 +61,33 @@ def test_without_remoting_a_slave_says_that_its_master_has_deleted_what_it_needs
         simulation.kill(SLAVE)
         for _ in range(10):
             simulation.put(1200, waits=False)
-        simulation.delete_first_segment()
+        wait_for_checkpoint(simulation)
+        delete_first_segment(simulation)
         simulation.start(SLAVE)
         assert simulation.slaves[0].log.verified_offset == SEGMENT_SIZE
         go_on(simulation, 60)
         service = simulation.slaves[0].service
         assert service is not None
         assert service.replica.state is ReplicaState.GAP
+
+
+def test_a_segment_stays_until_the_queues_made_of_it_are_on_the_disk() -> None:
+    """Without both, a queue started again from 0 after a power cut, and groups missed its new messages."""
+    simulation = Simulation(Config())
+    with simulation.running():
+        simulation.start()
+        for _ in range(12):
+            simulation.put(1000, waits=False)
+            simulation.settle()
+        simulation.advance(1)
+        delete_first_segment(simulation)
+        assert simulation.master.log.min_offset == 0
+        wait_for_checkpoint(simulation)
+        delete_first_segment(simulation)
+        assert simulation.master.log.min_offset == SEGMENT_SIZE
+        simulation.lose_power(MASTER)
+        simulation.start()
+        simulation.converge()
 
 
 @pytest.mark.parametrize("messages", [0, 1, 12])

@@ -13,7 +13,14 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.store.message import PutMessageStatus
 from rmqha.testing.sim.network import End
 from rmqha.testing.sim.oracle import Put
-from rmqha.testing.sim.simulation import MASTER, Config, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import (
+    MASTER,
+    Config,
+    Simulation,
+    SlaveConfig,
+    delete_first_segment,
+    wait_for_checkpoint,
+)
 from rmqha.wire.transfer import TRANSFER_HEADER
 
 SLAVE = "slave-1"
@@ -190,7 +197,8 @@ class TableTests(ScenarioTestCase):
         simulation.kill(SLAVE)
         for _ in range(12):
             self.put_and_settle(simulation, 1000, waits=False)
-        simulation.delete_first_segment()
+        wait_for_checkpoint(simulation)
+        delete_first_segment(simulation)
         simulation.start(SLAVE)
         simulation.settle()
         return simulation

@@ -39,6 +39,7 @@ from rmqha.store.derived.putnotes import PutNotes
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.derivedend import DerivedEnd
 from rmqha.store.log.mappedfile import Syncable
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
@@ -264,6 +265,7 @@ class Dispatcher:
         """What tells how far dispatch is."""
         self.reput_offset = start
         self._written_until = start
+        log.derived_end = DerivedEnd(start)
         self.last_store_timestamp = 0
 
     @property
@@ -591,6 +593,7 @@ class Dispatcher:
         """Dispatch again from an offset of the log on. Queues and index skip what they have."""
         self.reput_offset = min(self.reput_offset, offset)
         self._written_until = min(self._written_until, offset)
+        self._commit_log.derived_end.go_back_to(offset)
         self._singly_until = 0
         self.placer.filled = None
         if isinstance(self._phase, SliceSchedule):
@@ -598,6 +601,7 @@ class Dispatcher:
 
     def take_unflushed(self) -> list[Syncable]:
         """The files of queues and index with bytes written since the last call."""
+        self._commit_log.derived_end.take(self.written_until)
         return [*self._queues.take_unflushed(), *(self._index.take_unflushed() if self._index is not None else [])]
 
     def vouched(self) -> tuple[int, int]:

@@ -5,6 +5,7 @@ In reading order:
 - ``lockfile``: the small file ``lock``.
 - ``room``: how much room a disk has.
 - ``mappedfile``: one segment, and the queue of all segments; the disk that they are on.
+- ``derivedend``: how far queues and index are on the disk.
 - ``commitlog``: the log, as bytes and as records.
 - ``checkpoint``: the small file ``checkpoint``.
 - ``stretches``: finds the damaged parts of a log.

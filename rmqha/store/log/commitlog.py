@@ -10,6 +10,7 @@ from zope.interface import implementer
 
 from rmqha.store.errors import StoreError
 from rmqha.store.interfaces import Call, ICommitLog
+from rmqha.store.log.derivedend import DerivedEnd
 from rmqha.store.log.mappedfile import DISK, Disk, MappedFile, MappedFileQueue, file_name
 from rmqha.wire.record import END_FILE_MIN_BLANK_LENGTH, Record, encode_blank, encode_record
 from rmqha.wire.scan import scan_records
@@ -42,6 +43,8 @@ class CommitLog:
         self.flushed_offset: int = self._start
         self.durable_offset: int = self._start
         """The end of the last verified record that is on the disk. ``flushed_offset`` may be inside a record."""
+        self.derived_end = DerivedEnd(self._start)
+        """How far queues and index are on the disk. Each new dispatcher puts its own here."""
         self.truncations = 0
         self.begun: Call = lambda: None
         """Called after ``begin_at``."""
@@ -143,6 +146,14 @@ class CommitLog:
     def _remove_last(self) -> None:
         self._tail = None
         self._queue.remove_last()
+
+    @property
+    def needs_first_segment(self) -> bool:
+        """Whether messages of the first segment may be in no queue and no index on the disk: then it must stay.
+
+        If power is lost, a queue without its last units starts again at numbers that other messages had.
+        """
+        return self._queue.bases[0] + self.segment_size > self.derived_end.flushed
 
     def delete_first_segment(self) -> None:
         """Delete the first segment, so that the log starts at the next one. Raises OSError."""

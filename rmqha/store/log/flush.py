@@ -23,6 +23,7 @@ from rmqha.store.errors import is_disk_full
 from rmqha.store.interfaces import Call
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.log.derivedend import DerivedEnd
 from rmqha.store.log.mappedfile import Syncable
 
 OS_PAGE_SIZE = 4096
@@ -87,6 +88,8 @@ class Flusher:
         self.broken = False
         self.durations = Histogram()
         """How long flushes took, the wait for the thread included."""
+        self._checkpoint_is_written = False
+        """Whether the last flush has written a checkpoint. The thread changes it; nobody reads it before that ends."""
         self._started = 0.0
         self._last_thorough = clock.seconds()
         self._checkpoint = Checkpoint.read(checkpoint.path, log.disk)
@@ -104,11 +107,18 @@ class Flusher:
 
     def _flush_if_due(self) -> None:
         dirty_bytes = self._commit_log.max_offset - self._commit_log.flushed_offset
-        if not dirty_bytes:
-            return
-        thorough_due = self._clock.seconds() - self._last_thorough >= self._thorough_interval
-        if thorough_due or dirty_bytes >= self._least_bytes:
+        if self._is_thorough_due or dirty_bytes >= self._least_bytes:
             self.flush()
+
+    @property
+    def _is_thorough_due(self) -> bool:
+        return self._clock.seconds() - self._last_thorough >= self._thorough_interval
+
+    @property
+    def _is_derived_dirty(self) -> bool:
+        """Whether messages of the log are not in queues and index on the disk yet, so that its segments must stay."""
+        log = self._commit_log
+        return self._derived is not None and max(log.derived_end.flushed, log.min_offset) < log.verified_offset
 
     def flush(self) -> None:
         """Flush all that is written now. If a flush is running, one more follows it."""
@@ -116,11 +126,12 @@ class Flusher:
             self._again = True
             return
         log = self._commit_log
-        if self.broken or log.max_offset == log.flushed_offset:
+        write_checkpoint = self._is_thorough_due
+        is_dirty = log.max_offset != log.flushed_offset or (write_checkpoint and self._is_derived_dirty)
+        if self.broken or not is_dirty:
             return
         target, verified, truncations = log.max_offset, log.verified_offset, log.truncations
         now = self._clock.seconds()
-        write_checkpoint = now - self._last_thorough >= self._thorough_interval
         if write_checkpoint:
             self._last_thorough = now
         files: list[Syncable] = [*log.unflushed_files()]
@@ -130,14 +141,15 @@ class Flusher:
             if self._derived is not None:
                 files += self._derived.take_unflushed()
                 notes = self._derived.take_notes()
-        self._started = now
+        self._started, derived_end = now, log.derived_end
         self._running = self._run_in_thread(partial(self._sync, files, notes, checkpoint))
         self._running.addCallbacks(
-            lambda _: self._flushed(target, verified, truncations), self._fail_for_good
+            lambda _: self._flushed(target, verified, truncations, derived_end), self._fail_for_good
         ).addErrback(lambda failure: self._log.failure("after a flush", failure, event=Event.FLUSH_CALLBACK_FAILED))
 
     def _sync(self, files: list[Syncable], notes: list[Syncable], checkpoint: Checkpoint | None) -> None:
         """Runs in the thread, and uses no state that the reactor thread changes."""
+        self._checkpoint_is_written = False
         self._commit_log.disk.sync_all(files)
         self._commit_log.disk.sync_folder(self._commit_log.folder)
         if checkpoint is not None:
@@ -145,6 +157,7 @@ class Flusher:
                 for note in notes:
                     note.sync()
                 checkpoint.write(self._checkpoint_path, self._commit_log.disk)
+                self._checkpoint_is_written = True
             except OSError as error:  # without a new checkpoint recovery is slower, but nothing is lost
                 if not is_disk_full(error):
                     raise
@@ -154,12 +167,14 @@ class Flusher:
         self._checkpoint = next_checkpoint(self._checkpoint, self._commit_log, self._derived)
         return self._checkpoint
 
-    def _flushed(self, target: int, verified: int, truncations: int) -> None:
+    def _flushed(self, target: int, verified: int, truncations: int, derived_end: DerivedEnd) -> None:
         self._running = None
         self.durations.observe(self._clock.seconds() - self._started)
         log = self._commit_log
         if truncations == log.truncations:  # otherwise bytes may have been rewritten while the thread was flushing
             log.flushed_offset, log.durable_offset = target, verified
+        if self._checkpoint_is_written:
+            derived_end.taken_is_flushed()
         self._tell()
         if self._again:
             self._again = False

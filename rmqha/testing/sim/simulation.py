@@ -298,15 +298,6 @@ class Simulation:
             node.say(f"the message at {rotten} on its disk rots")
             self.oracle.rotted(node, rotten, self.clock.seconds())
 
-    def delete_first_segment(self, name: str = MASTER) -> None:
-        """Retention."""
-        node = self.nodes[name]
-        assert node.process is not None
-        node.process.call(node.log.delete_first_segment)
-        if node.runs:
-            node.say(f"deletes its first segment, the log begins at {node.log.min_offset}")
-        self.check()
-
     def _down(self, node: SimNode, process: Process, reason: str) -> None:
         node.say(f"is down: {reason}")
         if process.takes_power:
@@ -604,3 +595,24 @@ class ReportWatch:
         except Violation as violation:  # not into the code that is watched
             self._simulation.note(str(violation))
         self._requested = True
+
+
+def wait_for_checkpoint(simulation: Simulation, name: str = MASTER) -> None:
+    """Time passes, and the node's flush thread works, until a checkpoint vouches for its queues."""
+    settings = simulation.nodes[name].settings
+    simulation.advance((settings.flush_commit_log_thorough_interval_ms + settings.flush_interval_commit_log_ms) / 1000)
+    while simulation.flush_step(name):
+        pass
+
+
+def delete_first_segment(simulation: Simulation, name: str = MASTER) -> None:
+    """Retention. The node keeps its first segment if the product's rule says so."""
+    node = simulation.nodes[name]
+    assert node.process is not None
+    if node.log.needs_first_segment:
+        node.say("keeps its first segment, whose queues are not on the disk")
+        return
+    node.process.call(node.log.delete_first_segment)
+    if node.runs:
+        node.say(f"deletes its first segment, the log begins at {node.log.min_offset}")
+    simulation.check()

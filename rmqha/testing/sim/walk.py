@@ -18,7 +18,16 @@ from rmqha.testing.sim.failover import FailoverWalk
 from rmqha.testing.sim.kinds import Kind
 from rmqha.testing.sim.network import OUR_NETWORK, Connecting
 from rmqha.testing.sim.nodes import SimSlave
-from rmqha.testing.sim.simulation import FLUSH_TYPES, MASTER, SEGMENT_SIZE, Config, Simulation, SlaveConfig
+from rmqha.testing.sim.simulation import (
+    FLUSH_TYPES,
+    MASTER,
+    SEGMENT_SIZE,
+    Config,
+    Simulation,
+    SlaveConfig,
+    delete_first_segment,
+    wait_for_checkpoint,
+)
 from rmqha.testing.sim.steps import Steps
 from rmqha.testing.sim.violation import Violation
 from rmqha.wire.transfer import TRANSFER_HEADER, encode_report
@@ -348,9 +357,15 @@ class Walk(Steps):
         )
 
     def _delete(self) -> None:
+        if self._has_old_segment():
+            if self.simulation.master.log.needs_first_segment and self.random.random() < 0.9:
+                wait_for_checkpoint(self.simulation)
+            if self._has_old_segment():
+                delete_first_segment(self.simulation)
+
+    def _has_old_segment(self) -> bool:
         master = self.simulation.master
-        if master.runs and not master.stopping and len(master.log.segment_bases) > 2:
-            self.simulation.delete_first_segment()
+        return master.runs and not master.stopping and len(master.log.segment_bases) > 2
 
     def _wall_clock(self) -> None:
         step_ms = self.random.choice((-3_600_000, -5_000, 5_000, 3_600_000, 10 * 365 * 86_400_000))

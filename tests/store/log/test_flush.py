@@ -13,6 +13,7 @@ from rmqha.settings.settings import Settings
 from rmqha.store.log.checkpoint import Checkpoint
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.flush import OS_PAGE_SIZE, CheckpointFile, Flusher
+from rmqha.store.log.mappedfile import Syncable
 from tests.fixtures import new_folder
 from tests.store.logs import SEGMENT_SIZE, encoded, sized_record
 
@@ -146,6 +147,87 @@ class ByTheClockTests(FlushTestCase):
         self.thread.run()
         self.assertFalse(self.checkpoint_path.exists())
         self.assertEqual(len(self.failures), 1)
+
+
+class Queues:
+    """Derived files that have all messages before ``written``."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self.log = log
+        self.written = 0
+        self.notes: list[Syncable] = []
+
+    def take_unflushed(self) -> list[Syncable]:
+        self.log.derived_end.take(self.written)
+        return []
+
+    def take_notes(self) -> list[Syncable]:
+        return self.notes
+
+    def vouched(self) -> tuple[int, int]:
+        return 0, 0
+
+
+class RefusedNote:
+    """A small file for which the disk has no room."""
+
+    def sync(self) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+
+class DerivedTests(FlushTestCase):
+    """Up to where queues and index are on the disk: retention waits for that."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.queues = Queues(self.log)
+        checkpoint = CheckpointFile(self.checkpoint_path, self.queues)
+        self.service = Flusher(self.log, SETTINGS, self.clock, self.thread, checkpoint, self.failures.append)
+        self.service.start()
+        self.addCleanup(self.service.stop)
+
+    def test_what_was_written_when_a_flush_with_a_checkpoint_began_is_on_the_disk_after_it(self) -> None:
+        self.queues.written = self.grow()
+        self.clock.advance(10)
+        self.assertEqual(self.log.derived_end.flushed, 0)
+        before, self.queues.written = self.queues.written, self.grow()
+        self.thread.run()
+        self.assertEqual(self.log.derived_end.flushed, before)
+
+    def test_other_flushes_leave_queues_in_memory(self) -> None:
+        self.queues.written = self.grow(4 * OS_PAGE_SIZE)
+        self.clock.advance(0.5)
+        self.thread.run()
+        self.assertEqual((self.log.flushed_offset, self.log.derived_end.flushed), (self.queues.written, 0))
+
+    def test_when_no_more_messages_come_the_queues_are_flushed_all_the_same(self) -> None:
+        end = self.grow()
+        self.clock.advance(10)
+        self.thread.run()
+        self.queues.written = end
+        self.clock.pump([0.5] * 19)
+        self.assertEqual(self.thread.calls, 1)
+        self.clock.advance(0.5)
+        self.thread.run()
+        self.assertEqual(self.log.derived_end.flushed, end)
+        self.clock.pump([0.5] * 50)
+        self.assertEqual(self.thread.calls, 2)
+
+    def test_a_checkpoint_that_a_full_disk_refuses_proves_nothing(self) -> None:
+        self.queues.notes = [RefusedNote()]
+        self.queues.written = end = self.grow()
+        self.clock.advance(10)
+        self.thread.run()
+        self.assertEqual((self.log.flushed_offset, self.log.derived_end.flushed), (end, 0))
+        self.queues.notes = []
+        self.clock.advance(10)
+        self.thread.run()
+        self.assertEqual((self.log.derived_end.flushed, self.failures), (end, []))
+
+    def test_a_log_that_begins_later_and_is_empty_needs_no_flush(self) -> None:
+        self.log.begin_at(16 * SEGMENT_SIZE)
+        self.clock.advance(10)
+        self.assertEqual(self.thread.calls, 0)
 
 
 class FlushTests(FlushTestCase):
