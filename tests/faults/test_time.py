@@ -118,6 +118,8 @@ class RetentionTests(SynchronousTestCase):
             os.utime(path, (0, 0))
         settings = {"storePathRootDir": str(root), "deleteWhen": delete_when, "cleanResourceInterval": "60000"}
         store = MessageStore(make_settings({**settings, "maxHashSlotNum": "100"}))
+        store.disk.sync_all(store.take_unflushed())
+        store.commit_log.derived_end.taken_is_flushed()
         start, found = noon.timestamp(), list[datetime]()
 
         class LocalTime(datetime):

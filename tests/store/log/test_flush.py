@@ -186,7 +186,7 @@ class DerivedTests(FlushTestCase):
         self.service.start()
         self.addCleanup(self.service.stop)
 
-    def test_what_was_written_when_a_flush_with_a_checkpoint_began_is_on_the_disk_after_it(self) -> None:
+    def test_what_was_written_before_a_flush_with_a_checkpoint_is_on_the_disk_after_it(self) -> None:
         self.queues.written = self.grow()
         self.clock.advance(10)
         self.assertEqual(self.log.derived_end.flushed, 0)
