@@ -100,7 +100,7 @@ def test_an_acl_is_reported_with_a_remedy_and_an_unknown_size_is_not_diverged(
         sized = [*options, f"--set=mappedFileSizeCommitLog={SEGMENT_SIZE}"]
         with RmqhaNode(tmp_path, sized, name="sized") as slave:
             slave.wait_for_offset(master.commit_log_range()[1])
-            assert slave.state() is not None
+            slave.wait_for_state(lambda state: state.state == "IN_SYNC", "the log to be in sync", WAIT_S)
 
 
 def test_a_java_broker_that_takes_our_place_is_told(
