@@ -284,9 +284,8 @@ class Replica:
     def _overlap_start(self, master: MasterView, durable_offset: int | None) -> int:
         log = self._commit_log
         least = max(log.min_offset, master.min_offset or 0)
-        start = log.verified_offset
-        if log.last_message_offset is not None:
-            start = max(least, log.verified_offset - OVERLAP_LIMIT_BYTES, log.last_message_offset)
+        # A log that was checked from its end on does not know its last message: then more bytes are compared.
+        start = max(least, log.verified_offset - OVERLAP_LIMIT_BYTES, log.last_message_offset or 0)
         self._asks_for_doubt = False
         if self.unproved_from is not None:
             doubted = max(least, self._doubt_least, self.unproved_from)

@@ -143,11 +143,6 @@ class FirstReportTests(SynchronousTestCase):
         master_min = IMAGE.last_message + 5
         self.assertEqual(self.request(view_of(IMAGE, master_min), IMAGE), master_min)
 
-    def test_a_slave_that_knows_no_last_message_asks_for_its_end(self) -> None:
-        self.slave = Slave(IMAGE)
-        self.slave.log.last_message_offset = None
-        self.assertEqual(self.slave.connect(), IMAGE.end)
-
     def test_a_slave_asks_for_no_more_than_is_durable(self) -> None:
         """The first report is a report like any other, and a SYNC_MASTER may count it."""
         log = memory_log(IMAGE)
@@ -216,6 +211,17 @@ class OverlapTests(SynchronousTestCase):
             for transfer in IMAGE.transfers(self.start, batch_bytes=batch_bytes):
                 slave.read(transfer)
             self.assertEqual(content_of(slave.log), IMAGE.content)
+
+    def test_a_log_that_does_not_know_its_last_message_is_compared_too(self) -> None:
+        """It was cut, or recovery looked only at the end. Without a comparison another log's bytes would come next."""
+        slave = Slave(IMAGE)
+        slave.log.truncate(IMAGE.messages[12])
+        self.assertIsNone(slave.log.last_message_offset)
+        self.assertEqual(slave.connect(), 1)
+        theirs = IMAGE.with_byte_changed(IMAGE.messages[3] + 60).transfers(1)
+        error = self.assertRaises(Diverged, slave.read, *theirs)
+        self.assertIn(f"byte at {IMAGE.messages[3] + 60} ", str(error))
+        self.assertEqual(slave.log.verified_offset, IMAGE.messages[12])
 
     def test_no_more_is_reported_than_the_master_sent_on_this_connection(self) -> None:
         """The master refuses reports beyond what it sent, though we hold more."""
