@@ -9,8 +9,8 @@ from rmqha.kit.events import Event
 from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.derived.replacing import noted_sizes, remove_if_doubted, remove_staging
 from rmqha.store.examining import ABORT_FILE, examine_store, open_log
-from rmqha.store.log.commitlog import CommitLog
-from rmqha.store.log.mappedfile import Disk
+from rmqha.store.log.commitlog import CommitLog, segment_size_of
+from rmqha.store.log.mappedfile import Disk, file_name
 from rmqha.store.log.recovery import Examination, MayCut, Recovery, check_may_cut
 from rmqha.store.logrecovery import recover_log
 from rmqha.store.nodestate import NodeState, state_path
@@ -44,7 +44,7 @@ class LogOpening:
         self.node_state = known or NodeState.new()
 
     def check(self, may_cut: MayCut) -> None:
-        """Examine the log as recovery will. Changes no byte of it.
+        """Examine the log as recovery will. Changes no byte that a file of it has.
 
         Raises LogDamaged, StoreError, OSError, OpeningStopped.
         """
@@ -52,12 +52,24 @@ class LogOpening:
             self.node_state = replace(self.node_state, dispatched=0)  # it may make queues again
         if self._had_state:  # we write no state into a store that is refused
             self._opening.write_state = self._write_state
+        self._give_sizes()
         self._examined = self._opening.known_log or examine_store(
             self.settings, self._opening.bar(OpeningPhase.RECOVERING), self._disk
         )
         if self.settings.broker_role is BrokerRole.SLAVE:  # its master sends the missing bytes again
             may_cut = max(may_cut, MayCut.LOST_END)
         check_may_cut(self._examined, may_cut, self._root)
+
+    def _give_sizes(self) -> None:
+        """Give files between others their size, as zeros, if they have no byte: power was lost before they had it.
+
+        Then the log is examined like any other that lacks bytes there. Raises StoreError, OSError.
+        """
+        folder = self.settings.commit_log_folder
+        for base, size in self._disk.list_segments(folder)[:-1]:
+            if size == 0:
+                full_size = segment_size_of(folder, self.settings.mapped_file_size_commit_log, self._disk)
+                self._disk.give_size(folder / file_name(base), full_size)
 
     def open(self) -> CommitLog:
         """Open and recover the log. Raises StoreError, OSError."""

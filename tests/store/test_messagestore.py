@@ -426,6 +426,22 @@ class EpochTests(MessageStoreTestCase):
         write_at(self.root / "commitlog", 1000, bytes(500))
         self.assertEqual(self.open(role=BrokerRole.SLAVE).recovery.end, 1000)
 
+    def test_a_file_without_a_size_is_one_of_zeros_although_others_follow(self) -> None:
+        """Power was lost before it had its size. The messages after it are cut only if that is asked for, and kept."""
+        store = self.open()
+        log, size = store.commit_log, store.commit_log.segment_size
+        while len(log.segment_bases) < 4:
+            log.append(sized_record(500, log.max_offset))
+        self.crash(store)
+        path = self.root / "commitlog" / f"{size:020d}"
+        os.truncate(path, 0)
+        for may_cut in (MayCut.TORN_END, MayCut.LOST_END):
+            error = self.assertRaises(LogDamaged, self.open, may_cut=may_cut)
+            self.assertEqual(error.damage.start, size)
+            self.assertEqual((path.stat().st_size, path.read_bytes().strip(b"\0")), (size, b""))
+        recovery = self.open(may_cut=MayCut.ANYTHING).recovery
+        self.assertEqual((recovery.end, recovery.kept_in is not None), (size, True))
+
     def test_numbers_that_cannot_be_are_not_believed(self) -> None:
         """Bits flip in state.json too."""
         make_log(self.root / "commitlog", 500, 500)

@@ -389,6 +389,10 @@ class Disk:
         """Create a sparse segment. Raises FileExistsError."""
         return MappedFile.create(path, file_size)
 
+    def give_size(self, path: Path, size: int) -> None:
+        """Let a file have this size. What it gains is zeros."""
+        os.truncate(path, size)
+
     def free_bytes(self, folder: Path) -> int:
         """How many bytes its file system has room for."""
         return room_of(folder).free

@@ -390,6 +390,9 @@ class SimDisk(Disk):
         self.set_size(path, inode, file_size)
         return SimFile(self, path, inode, file_size)
 
+    def give_size(self, path: Path, size: int) -> None:
+        self.set_size(path, self._inode(path), size)
+
     def _create(self, path: Path, capacity: int) -> Inode:
         self.system_call("create", path)
         self._refuse_if_full()
