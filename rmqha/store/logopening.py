@@ -63,7 +63,7 @@ class LogOpening:
     def _give_sizes(self) -> None:
         """Give files between others their size, as zeros, if they have no byte: power was lost before they had it.
 
-        Then the log is examined like any other that lacks bytes there. Raises StoreError, OSError.
+        Then the log is examined like any other with missing bytes there. Raises StoreError, OSError.
         """
         folder = self.settings.commit_log_folder
         for base, size in self._disk.list_segments(folder)[:-1]:
