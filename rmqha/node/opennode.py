@@ -28,7 +28,7 @@ from rmqha.ha.master.serving import LogServing
 from rmqha.ha.slave.contact import iso_of
 from rmqha.ha.slave.questions import MasterAccess
 from rmqha.ha.slave.slaveservice import HASlaveService
-from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.ha.slave.states import COPYING, VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.services import OrderedServices, PeriodicService
 from rmqha.namesrv.nameserver import NameServerService, name_server_limits
@@ -64,7 +64,6 @@ FOUND_BY_NOBODY = (
     "no name server knows this promoted master, so producers and consumers do not find it: start its node with "
     "--namesrv, or give rmqha promote --namesrv"
 )
-COPIES = (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
 
 
 @implementer(IBrokersNode, ILiveNode, IOpenNode)
@@ -142,10 +141,10 @@ class OpenNode:
         """Unregister a slave while its log does not fit its master's, so that it serves no consumers."""
         if state in VERDICTS:
             self._verdict = state.name
-        elif state in COPIES:
+        elif state in COPYING:
             self._verdict = None
         if self._confirmed_follower is not None:
-            self._confirmed_follower.follow(state in COPIES)
+            self._confirmed_follower.follow(state in COPYING)
         if self.broker is not None and self._plan.settings.unregister_unfit_slave:
             self.broker.set_fit(state not in VERDICTS, f"it is {state.name}: {state.value}")
 

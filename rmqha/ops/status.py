@@ -8,7 +8,7 @@ from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
-from rmqha.ha.slave.states import ReplicaState
+from rmqha.ha.slave.states import COPYING_NAMES, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import iso_time, seconds_of
 from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range
@@ -32,7 +32,6 @@ ROOM_FOR_STATE_BYTES = 64 << 10
 """With less room on its disk a node may not be able to write state.json."""
 CONTACT_LIMIT_SECONDS = 60.0
 """For a state.json of an older version, which does not have a limit."""
-COPYING = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
 EXIT_CODES = {
     ReplicaState.GAP.name: ExitCode.GAP,
     ReplicaState.AHEAD.name: ExitCode.AHEAD,
@@ -153,7 +152,7 @@ def judge(status: NodeStatus, max_lag: MaxLag | None = None, now: float = 0.0) -
         code = ExitCode.FINE
     if code is not ExitCode.FINE:
         return code, f"{node.state}{reason}"
-    if node.state in COPYING and _is_old(node, now):
+    if node.state in COPYING_NAMES and _is_old(node, now):
         return ExitCode.STALLED, f"{node.state}, but no contact is noted since {node.last_contact}: the node hangs"
     breach = max_lag.breach(node) if max_lag is not None and node.role == BrokerRole.SLAVE.value else None
     if breach is not None:

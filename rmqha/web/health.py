@@ -17,11 +17,11 @@ from collections.abc import Callable
 
 import orjson
 
-from rmqha.ha.slave.states import ReplicaState
+from rmqha.ha.slave.states import COPYING_NAMES, ReplicaState
 from rmqha.ops.status import MaxLag
 from rmqha.web.interfaces import ILiveNode
 from rmqha.web.server import Handler, Page, Query, text_page
-from rmqha.web.watchednode import COPYING, RUNNING, WatchedNode, is_master
+from rmqha.web.watchednode import RUNNING, WatchedNode, is_master
 
 ALL_CHANGES = 100
 YesOrNo = tuple[bool, str]
@@ -70,7 +70,7 @@ def replica(facts: WatchedNode, query: Query) -> YesOrNo:
     if isinstance(live, str):
         return False, live
     state = live.state()
-    if state.state not in COPYING:
+    if state.state not in COPYING_NAMES:
         return False, f"the slave is {state.state}{f': {state.reason}' if state.reason else ''}"
     if limit is not None:
         lag, most, unit = limit.measure(state)
@@ -93,7 +93,7 @@ def sync(facts: WatchedNode, _: Query) -> YesOrNo:
     state = live.state().state
     found = facts.node.cluster(0)
     if found is not None:
-        if found["member"] not in found["sync"] or state not in COPYING:
+        if found["member"] not in found["sync"] or state not in COPYING_NAMES:
             return False, f"the slave is {state}, and not in the sync set of its failover cluster"
         return True, f"the slave is {state}, and may lead next: it holds every message that was answered with SEND_OK"
     return state == ReplicaState.IN_SYNC.name, f"the slave is {state}"

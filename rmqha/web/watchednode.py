@@ -31,7 +31,6 @@ STATES = (
     *("NEW", "OPENING", "CHANGING", "STOPPING"),
 )
 """All states that a node can be in: those of state.json, and its phases while it does not run."""
-COPYING = (ReplicaState.CATCHING_UP.name, ReplicaState.IN_SYNC.name)
 QUEUES_AT_ONCE = 4000
 """Queues examined per step."""
 

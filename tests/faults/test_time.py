@@ -21,6 +21,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.testing.records import write_log
 from tests.faults.pairs import Pair, shim, start_pair
 from tests.faults.scenarios import proofs, scenario
+from tests.store.logs import flush_derived
 
 HOUR = 3600.0
 TEN_YEARS = 3652 * 24 * HOUR
@@ -118,8 +119,7 @@ class RetentionTests(SynchronousTestCase):
             os.utime(path, (0, 0))
         settings = {"storePathRootDir": str(root), "deleteWhen": delete_when, "cleanResourceInterval": "60000"}
         store = MessageStore(make_settings({**settings, "maxHashSlotNum": "100"}))
-        store.disk.sync_all(store.take_unflushed())
-        store.commit_log.derived_end.taken_is_flushed()
+        flush_derived(store.commit_log, store)
         start, found = noon.timestamp(), list[datetime]()
 
         class LocalTime(datetime):

@@ -18,6 +18,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.retention import Slot, SlotFolder
 from rmqha.testing.records import write_log
 from tests.ha.doubles import log_lines
+from tests.store.logs import flush_derived
 
 SEGMENT_SIZE = 8192
 SEGMENTS = 6
@@ -33,8 +34,7 @@ class CleaningServiceTests(SynchronousTestCase):
         self.age(0)
         settings = {"storePathRootDir": str(self.root), "deleteWhen": ANY_HOUR, "maxHashSlotNum": "100"}
         self.store = MessageStore(make_settings(settings))
-        self.store.disk.sync_all(self.store.take_unflushed())
-        self.store.commit_log.derived_end.taken_is_flushed()
+        flush_derived(self.store.commit_log, self.store)
         self.acknowledged: dict[str, int] = {}
         self.failures: list[Failure] = []
         self.service: CleaningService | None = None

@@ -3,7 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.log.commitlog import CommitLog
+from rmqha.store.messagestore import MessageStore
 from rmqha.wire.record import Record, encode_record
 
 SEGMENT_SIZE = 4096
@@ -61,3 +63,9 @@ def write_at(folder: Path, offset: int, data: bytes, segment_size: int = SEGMENT
 def encoded(record: Record, offset: int) -> bytes:
     """The record's bytes as they lie at ``offset``."""
     return encode_record(replace(record, physical_offset=offset))
+
+
+def flush_derived(log: CommitLog, derived: Dispatcher | MessageStore) -> None:
+    """Flush queues and index, as a checkpoint's flush does."""
+    log.disk.sync_all(derived.take_unflushed())
+    log.derived_end.taken_is_flushed()

@@ -16,7 +16,7 @@ from rmqha.store.message import Message
 from rmqha.store.retention import MAX_FILES_PER_RUN, Cleaning, HeldLog, Retention, Slot, SlotFolder, disk_used_ratio
 from tests.fixtures import new_folder
 from tests.store.derived.test_dispatch import DispatchTestCase
-from tests.store.logs import SEGMENT_SIZE
+from tests.store.logs import SEGMENT_SIZE, flush_derived
 from tests.store.queues import expected_of
 from tests.store.test_put import PutTestCase
 
@@ -51,8 +51,7 @@ class RetentionTestCase(DispatchTestCase):
 
     def flush_derived(self) -> None:
         """As a checkpoint's flush does."""
-        self.log.disk.sync_all(self.dispatcher.take_unflushed())
-        self.log.derived_end.taken_is_flushed()
+        flush_derived(self.log, self.dispatcher)
 
     def make_retention(self, max_hold_bytes: int | None = None, **settings: Any) -> Retention:
         return Retention(

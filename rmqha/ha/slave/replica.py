@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 from struct import Struct
 
-from rmqha.ha.slave.states import VERDICTS, ReplicaState, check_transition
+from rmqha.ha.slave.states import COPYING, VERDICTS, ReplicaState, check_transition
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.store.interfaces import ICommitLog
@@ -26,7 +26,6 @@ IN_SYNC_LAG_BYTES = 4 * 1024 * 1024
 """A slave that is in sync is catching up again when its lag is larger than this."""
 CORRUPT_TRANSFERS_UNTIL_DIVERGED = 3
 BLANK_HEAD = Struct(">ii")
-MOVING = frozenset({ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC})
 REFUSALS_THAT_PROVE_DELETION = 2
 """Connections in a row that ask for doubted bytes and get none."""
 HEARTBEATS_THAT_PROVE_SILENCE = 2
@@ -441,7 +440,7 @@ class Replica:
         caught_up = self.lag_bytes == 0
         if caught_up and self.state is not ReplicaState.IN_SYNC:
             self._move(ReplicaState.IN_SYNC, f"at the master's end, {log.verified_offset}")
-        elif not caught_up and not self._heartbeats_in_a_row and self.state not in MOVING:
+        elif not caught_up and not self._heartbeats_in_a_row and self.state not in COPYING:
             self._move(ReplicaState.CATCHING_UP, f"from {log.verified_offset}")
 
     def look(self, master: MasterView, verified_when_asked: int) -> None:

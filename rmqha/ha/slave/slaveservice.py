@@ -31,7 +31,7 @@ from rmqha.ha.slave.replica import (
     UnsupportedMaster,
     Verdict,
 )
-from rmqha.ha.slave.states import ReplicaState
+from rmqha.ha.slave.states import COPYING, ReplicaState
 from rmqha.ha.slave.verdicts import VerdictReport
 from rmqha.kit.connecting import Reconnecting, RetryLines, WatchedEndpoint, reason_of
 from rmqha.kit.events import Event
@@ -298,8 +298,7 @@ class HASlaveService(Service):
         self._progressed()
 
     def _note_agreement(self) -> None:
-        is_compared = self.replica.state in (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC)
-        self._store.has_masters_log = is_compared and self.replica.unproved_from is None
+        self._store.has_masters_log = self.replica.state in COPYING and self.replica.unproved_from is None
 
     def _progressed(self) -> None:
         self._last_bytes_time = self._clock.seconds()
@@ -314,7 +313,7 @@ class HASlaveService(Service):
         self._contact.state_changed(state, reason)
         if not (self._attempts.are_quiet and state in (ReplicaState.HANDSHAKE, ReplicaState.CONNECTING)):
             self._log.info("slave is {state}: {reason}", event=Event.SLAVE_STATE, state=state.name, reason=reason)
-        if state in (ReplicaState.IN_SYNC, ReplicaState.CATCHING_UP):
+        if state in COPYING:
             self._attempts.copy(state is ReplicaState.IN_SYNC)
         self._owner.in_state(state)
 

@@ -20,6 +20,10 @@ class ReplicaState(Enum):
 
 _S = ReplicaState
 
+COPYING = frozenset({_S.CATCHING_UP, _S.IN_SYNC})
+"""States in which a slave copies: the end of its log was compared with the master's."""
+COPYING_NAMES = frozenset(state.name for state in COPYING)
+
 VERDICTS = frozenset({_S.GAP, _S.AHEAD, _S.DIVERGED})
 """States that outlive a connection. In them, the slave connects only to check whether the verdict still holds."""
 

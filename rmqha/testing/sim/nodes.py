@@ -23,7 +23,7 @@ from rmqha.ha.slave.questions import MasterAccess
 from rmqha.ha.slave.replica import MasterView
 from rmqha.ha.slave.selfrepair import SourceUnreachable
 from rmqha.ha.slave.slaveservice import HASlaveService, SlaveOptions
-from rmqha.ha.slave.states import VERDICTS, ReplicaState
+from rmqha.ha.slave.states import COPYING, VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.wallclock import IWallClock
 from rmqha.net.endpoints import ToldEndpoint
@@ -534,7 +534,7 @@ class SimSlave(SimNode):
         """Its replica is in this state now."""
         if state in VERDICTS:
             self.verdict = state.name
-        elif state in (ReplicaState.CATCHING_UP, ReplicaState.IN_SYNC):
+        elif state in COPYING:
             self.verdict = None
 
     def configure_role(self, role: BrokerRole) -> None:
