@@ -572,7 +572,7 @@ MUTANTS = (
     Mutant(
         "a slave that hangs is fine",
         "rmqha/ops/status.py",
-        "if node.state in COPYING and _is_old(node, now):",
+        "if node.state in COPYING_NAMES and _is_old(node, now):",
         "if False:",
         ("tests/ops/test_status.py",),
     ),
