@@ -204,6 +204,7 @@ def test_p8_a_master_without_a_descriptor_left_serves_on_and_takes_new_slaves_la
 @scenario()
 def test_p8_a_slave_whose_descriptors_others_have_taken_waits_until_there_are_some(pair: Pair) -> None:
     slave = pair.slave_with_half(prefix=["prlimit", f"--nofile={FEW_FILES}:{FEW_FILES}"])
+    wait_until(lambda: any((slave.store / "index").glob("*")), "the queues and the index, whose files it has open now")
     with flood(slave.port(), 3 * FEW_FILES):
         slave.wait_for_event(Event.OPEN_FILES_SHORT)
         pair.proxy.command("down pass")

@@ -80,7 +80,7 @@ class FailoverOracle(Oracle):
         """The addresses of slaves that were in sync when the leader was lost, and have lost nothing since."""
         self._lost_since_in_sync: set[str] = set()
         self.promotions = self.rewinds = 0
-        self._cuts: dict[str, int] = {}
+        self._cuts: dict[str, Fork] = {}
         """Where the logs of nodes are being cut."""
         self._half_rewound: set[str] = set()
         """Masters whose logs are cut already."""
@@ -96,9 +96,10 @@ class FailoverOracle(Oracle):
         self._lower_promise(node)
 
     def _lower_promise(self, node: SimNode) -> None:
-        promise, cut = self.seen(node).promise, self._cuts.get(node.name)
-        if cut is not None:
-            self.seen(node).promise = type(promise)(min(promise.after_kill, cut), min(promise.after_power_loss, cut))
+        promise, fork = self.seen(node).promise, self._cuts.get(node.name)
+        if fork is not None:
+            kept = min(promise.after_kill, fork.offset), min(promise.after_power_loss, fork.offset)
+            self.seen(node).promise = type(promise)(*kept)
 
     def acknowledged(self, put: Put, slaves: list[SimNode], needed: int) -> None:
         if put.node is self.leader:
@@ -247,7 +248,7 @@ class FailoverOracle(Oracle):
     def rewinding(self, node: SimSlave, fork: Fork, leader: SimNode | None) -> None:
         """The node is about to cut its log at the fork. All before it must be the master's, and no record more."""
         self._check_fork(node, fork, leader)
-        self._cuts[node.name] = fork.offset
+        self._cuts[node.name] = fork
         self._lower_promise(node)
         self._found.pop(node.name, None)
         node.disk.cutting = partial(self._cutting, node)
@@ -285,7 +286,8 @@ class FailoverOracle(Oracle):
         written = self._log_bytes(node)[start:].rstrip(b"\0")
         if not written:
             return
-        if start <= self._cuts[node.name]:
+        fork = self._cuts[node.name]
+        if start <= fork.offset < fork.our_end:  # else no message goes, only what follows the last one
             self._half_rewound.add(node.name)
         if not _is_kept(node, start, written):
             raise Violation(f"{node.name} cuts its log at {start}, and has not kept {len(written)} bytes before")
