@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from rmqha.failover.keys import AUTOMATIC, Cause, Member, Mode, Order, Status
+from rmqha.failover.keys import AUTOMATIC, Cause, Member, Mode, NewestChange, Order, Status
 from rmqha.failover.member import Known
 from rmqha.failover.view import ClusterView
 
@@ -68,8 +68,10 @@ def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Eligibilit
     for name, other in others.items():
         if not other.is_candidate or me.session not in other.has_read:
             return Eligibility(None, f"it waits for {name} to say where its log ends")
-        if not _knows_all_of(known, me, other):
-            return Eligibility(None, f"{name} knows of a leader that {me.name} has not heard of")
+    theirs = {**known.doubters, **{name: other.newest_change for name, other in others.items()}}
+    unheard = [name for name, change in theirs.items() if not _knows_all_of(known, me, change)]
+    if unheard:
+        return Eligibility(None, f"{unheard[0]} knows of a leader that {me.name} has not heard of")
     last = known.history.entries[-1].node if known.history.entries else known.leader
     if others and last != me.name:
         what = "goes first" if last in others else "is gone"
@@ -82,17 +84,17 @@ def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Eligibilit
 
 def away_members(view: ClusterView) -> list[str]:
     """The members that one of those that run has ever heard of, and that do not run."""
-    names = view.names.union(*(member.knows for member in view.members.values()))
+    names = view.names.union(*((*member.knows, *member.doubters) for member in view.members.values()))
     return sorted(names - view.forgotten - set(view.members))
 
 
-def _knows_all_of(known: Known, me: Member, other: Member) -> bool:
+def _knows_all_of(known: Known, me: Member, other: NewestChange) -> bool:
     """Of one leadership there is one row of writes: who has read less of it has lost nothing by that."""
     if not other.stamp:
-        return other.known_epoch <= me.known_epoch
+        return other.epoch <= me.known_epoch
     if other.stamp == me.stamp:
         return True
-    return known.history.covers(known.number, other.known_epoch, other.stamp, other.number)
+    return known.history.covers(known.number, other.epoch, other.stamp, other.number)
 
 
 def _by_itself(view: ClusterView, me: Member, now: datetime) -> Eligibility:

@@ -134,6 +134,15 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class NewestChange:
+    """The newest change that a member knows: its newest epoch, and the newest ``sync`` of the leadership ``stamp``."""
+
+    epoch: int
+    stamp: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Holder:
     """What was known of a member's store when it was counted as holding every confirmed message.
 
@@ -253,6 +262,8 @@ class Member(ToldFacts):
     """Its disk had no room for what it should write about the cluster: it does not lead, and its reason says so."""
     log_of: str = ""
     """The stamp of the leadership whose log, up to ``end``, its own is; empty if that is not known."""
+    doubters: Mapping[str, NewestChange] = field(default_factory=dict)
+    """What other members knew that said that the keys are too old, by name, while the keys do not have it."""
 
     def in_json(self, place: ShownBy) -> dict[str, Any]:
         """What is shown there, by its name in JSON."""
@@ -262,6 +273,11 @@ class Member(ToldFacts):
     def doubts(self) -> bool:
         """Whether it knows that the coordinator's keys are too old."""
         return self.is_doubtful or self.doubts_below > 0
+
+    @property
+    def newest_change(self) -> NewestChange:
+        """The newest change that it knows."""
+        return NewestChange(self.known_epoch, self.stamp, self.number)
 
     def holder(self) -> Holder:
         """What ``sync`` keeps of it."""

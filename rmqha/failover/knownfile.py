@@ -5,7 +5,7 @@ from pathlib import Path
 
 import orjson
 
-from rmqha.failover.keys import EPOCH, History, decode
+from rmqha.failover.keys import EPOCH, History, NewestChange, decode
 from rmqha.failover.member import Known
 from rmqha.store.log.mappedfile import DISK, Disk
 from rmqha.store.nodestate import NODE_FOLDER
@@ -45,6 +45,10 @@ def _parsed(raw: bytes) -> Known:
         tuple(map(str, content.get("members", ()))),
         str(content.get("config", "")),
         str(content.get("log_of", "")),
+        {
+            str(name): NewestChange(int(each["epoch"]), str(each["stamp"]), int(each["number"]))
+            for name, each in content.get("doubters", {}).items()
+        },
     )
 
 

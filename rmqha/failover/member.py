@@ -1,12 +1,12 @@
 """What the agent asks of the node around it. ``Node`` does it, and the simulator's nodes do."""
 
-from collections.abc import Awaitable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from zope.interface import Attribute, Interface
 
-from rmqha.failover.keys import History, Member, ToldFacts, prefix_of
+from rmqha.failover.keys import History, Member, NewestChange, ToldFacts, prefix_of
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.master.syncmembers import SyncMembers
 from rmqha.wire.transfer import Hello
@@ -51,6 +51,9 @@ class Known:
     node has read or written. ``log_of`` is the stamp of the leadership whose log its own is the beginning of; empty if
     that is not known. ``members`` are the names of all members it has ever heard of, ``config`` is the JSON of
     the cluster's settings; empty if they are the defaults.
+
+    ``doubters`` is what other members knew that said that the coordinator's keys are too old, by name. It is kept until
+    the keys have it, or the member is forgotten: the member may be away when it matters.
     """
 
     epoch: int = 0
@@ -64,6 +67,7 @@ class Known:
     members: tuple[str, ...] = ()
     config: str = ""
     log_of: str = ""
+    doubters: Mapping[str, NewestChange] = field(default_factory=dict)
 
     def started(self, boot: str) -> Self:
         """What a process that starts in this boot of the machine notes before it tells anybody of its log.

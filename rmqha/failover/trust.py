@@ -8,13 +8,14 @@ which knows better, has written them again, or all members ever known agree, or 
 
 from dataclasses import dataclass
 
+from rmqha.failover.keys import NewestChange
 from rmqha.failover.member import Known
 from rmqha.failover.view import ClusterView
 
 
 def is_current(view: ClusterView, cluster_id: int | None, known: Known) -> bool:
     """Whether these keys, read from the coordinator with this id, have all that the node knows."""
-    sync, leader, history = view.sync, view.leader, view.history
+    sync, leader = view.sync, view.leader
     written_to = known.cluster_id
     if sync is not None and sync.cluster_id is not None:
         written_to = sync.cluster_id
@@ -24,8 +25,30 @@ def is_current(view: ClusterView, cluster_id: int | None, known: Known) -> bool:
         return False
     if view.epoch < known.epoch:
         return False
-    stamp, number = known.history.stamp, 0 if sync is None else sync.number
-    return not stamp or history.covers(number, known.history.epoch, stamp, known.number)
+    return _has(view, NewestChange(known.history.epoch, known.history.stamp, known.number))
+
+
+def _has(view: ClusterView, change: NewestChange) -> bool:
+    """Whether these keys have all that was done up to this change."""
+    stamp, number = change.stamp, 0 if view.sync is None else view.sync.number
+    return not stamp or view.history.covers(number, change.epoch, stamp, change.number)
+
+
+def doubters_of(view: ClusterView, me: str, known: Known) -> dict[str, NewestChange]:
+    """What other members know, or knew when they were there, that these keys do not have. By name.
+
+    It comes from their own keys, from what ``known`` keeps, and from what others have heard. An operator ends it: with
+    an order to lead in any case, whose history overrules it, or with one to forget the member.
+    """
+    heard = dict(known.doubters)
+    for member in view.members.values():
+        heard.update({name: each for name, each in member.doubters.items() if name not in heard})
+    heard.update({name: member.newest_change for name, member in view.members.items() if member.is_doubtful})
+    return {
+        name: change
+        for name, change in sorted(heard.items())
+        if name != me and name not in view.forgotten and (view.epoch < change.epoch or not _has(view, change))
+    }
 
 
 @dataclass(frozen=True, slots=True)

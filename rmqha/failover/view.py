@@ -108,8 +108,9 @@ class ClusterView:
 
     @property
     def doubters(self) -> list[str]:
-        """The registered members that know that these keys are too old."""
-        return sorted(name for name, member in self.members.items() if member.doubts)
+        """The members that know that these keys are too old: registered ones, and others that those have heard of."""
+        names = {name for name, member in self.members.items() if member.doubts}
+        return sorted(names.union(*(member.doubters for member in self.members.values())) - self.forgotten)
 
     @property
     def names(self) -> frozenset[str]:

@@ -34,6 +34,7 @@ from tests.testing.planted import (
     forget_promises,
     forget_the_newest_keys_at_a_restart,
     go_on_alone_without_the_coordinator,
+    hear_nothing_of_doubts,
     lead_although_another_one_knows_more,
 )
 
@@ -721,6 +722,55 @@ def test_nobody_leads_while_one_that_is_there_knows_more() -> None:
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
 
 
+@pytest.mark.long
+def test_a_doubt_outlives_the_doubter_and_the_process_that_has_heard_of_it() -> None:
+    with running(slaves=2) as cluster:
+        cluster.kill("slave-2")
+        assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
+        left_out(cluster)
+        for name in ("master", "slave-1"):
+            cluster.kill(name)
+        cluster.coordinator.roll_back(is_same=True)
+        cluster.unblock()
+        for name in ("master", "slave-1"):
+            cluster.start(name)
+        cluster.wait(lambda: False, 5.0)
+        cluster.kill("master")
+        cluster.wait(lambda: False, 60.0)
+        cluster.kill("slave-1")
+        cluster.start("slave-1")
+        cluster.start("slave-2")
+        cluster.wait(lambda: False, 60.0)
+        assert cluster.leading is None, cluster.standing()
+        agent = cluster.members[2].agent
+        assert agent is not None
+        assert "start master" in agent.reason
+        cluster.start()
+        wait_for_leader(cluster, "master")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+        assert not any(node.agent.known.doubters for node in cluster.members if node.agent is not None)
+
+
+def test_an_order_to_lead_overrules_what_a_doubter_that_is_away_knew() -> None:
+    """When it comes back it follows at once: nobody has to give the order once more."""
+    with running() as cluster:
+        assert put(cluster, cluster.members[0]) is PutMessageStatus.PUT_OK
+        left_out(cluster)
+        for name in cluster.nodes:
+            cluster.kill(name)
+        cluster.coordinator.roll_back(is_same=True)
+        cluster.unblock()
+        cluster.start()
+        cluster.wait(lambda: False, 5.0)
+        cluster.kill("master")
+        cluster.wait(lambda: False, 60.0)
+        assert cluster.leading is None, cluster.standing()
+        cluster.order(Order.FAILOVER, "slave-1", force=True)
+        wait_for_leader(cluster, "slave-1")
+        cluster.start("master")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
 def test_a_leader_that_goes_on_writes_its_keys_again_under_the_same_id() -> None:
     with running() as cluster:
         left_out(cluster)
@@ -815,6 +865,8 @@ def test_a_leader_from_older_keys_does_not_end_the_doubt_of_one_that_knows() -> 
             partial(test_after_it_went_back_a_restarted_node_knows_what_it_knew, "slave-1"),
         ),
         (lead_although_another_one_knows_more, test_nobody_leads_while_one_that_is_there_knows_more),
+        (hear_nothing_of_doubts, test_a_doubt_outlives_the_doubter_and_the_process_that_has_heard_of_it),
+        (hear_nothing_of_doubts, test_an_order_to_lead_overrules_what_a_doubter_that_is_away_knew),
         (go_on_alone_without_the_coordinator, test_two_leaders_never_answer_although_one_is_cut_off),
         (go_on_alone_without_the_coordinator, test_two_leaders_never_answer_although_a_third_member_knows_less),
     ],

@@ -435,6 +435,12 @@ def forget_the_newest_keys_at_a_restart(patch: pytest.MonkeyPatch) -> None:
 def lead_although_another_one_knows_more(patch: pytest.MonkeyPatch) -> None:
     """Found once: a node that knew nothing newer led, and ended the doubt of one that did."""
     patch.setattr(Member, "doubts", False)
+    hear_nothing_of_doubts(patch)
+
+
+def hear_nothing_of_doubts(patch: pytest.MonkeyPatch) -> None:
+    """Found once: when a node that knew more had left, another one led from the old keys that it had doubted."""
+    patch.setattr(reading, "doubters_of", lambda view, me, known: {})
 
 
 def go_on_alone_without_the_coordinator(patch: pytest.MonkeyPatch) -> None:
@@ -506,6 +512,7 @@ CLUSTER_PLANTS: dict[Patch, int] = {
 RARE_CLUSTER_PLANTS: tuple[Patch, ...] = (
     forget_the_newest_keys_at_a_restart,
     lead_although_another_one_knows_more,
+    hear_nothing_of_doubts,
     go_on_alone_without_the_coordinator,
     acknowledge_after_candidacy,
     count_the_lease_from_the_answer,

@@ -10,6 +10,7 @@ from rmqha.failover.step.actions import ReadKeys, WriteKnown
 from rmqha.failover.step.events import CallDone, KeysRead
 from rmqha.failover.step.knowledge import changed
 from rmqha.failover.step.work import Procedure, Work, ask
+from rmqha.failover.trust import doubters_of
 from rmqha.failover.view import ClusterView
 
 
@@ -34,28 +35,29 @@ def read(work: Work) -> Procedure[ClusterView]:
 
 
 def is_in_doubt(work: Work, view: ClusterView) -> bool:
-    """Whether this node, or a registered one, knows that these keys are too old."""
-    return work.knows.doubts_keys or any(name != work.knows.me.name for name in view.doubters)
+    """Whether this node knows that these keys are too old, or has heard it of another one."""
+    me, known = work.knows.me.name, work.knows.known
+    return work.knows.doubts_keys or bool(known.doubters) or any(name != me for name in view.doubters)
 
 
 def _learn(work: Work, view: ClusterView) -> Procedure[None]:
-    """Note durably what these keys say, before the node acts on it. Keys that are too old teach nothing.
+    """Note durably what these keys say, before the node acts on it. Keys that are too old teach only who says so.
 
     A node that has just lost the lead only gives it back, which needs no room on its disk. Raises DiskFull, NodeFailed.
     """
-    if work.knows.doubts_keys or work.knows.state is FailoverState.FENCED:
+    if work.knows.state is FailoverState.FENCED:
         return
-    held, known = view.held(CONFIG), work.knows.known
-    yield from write_known(
-        work,
-        replace(
+    known = replace(work.knows.known, doubters=doubters_of(view, work.knows.me.name, work.knows.known))
+    if not work.knows.doubts_keys:
+        held = view.held(CONFIG)
+        known = replace(
             known,
             history=view.history,
             number=0 if view.sync is None else view.sync.number,
             members=tuple(sorted(view.names.union(known.members) - view.forgotten)),
             config=known.config if held is None else held.value.decode(),
-        ),
-    )
+        )
+    yield from write_known(work, known)
 
 
 def write_known(work: Work, known: Known) -> Procedure[None]:
@@ -89,7 +91,7 @@ def older(view: ClusterView, known: Known) -> str:
     """Why nobody acts on these keys, and what helps."""
     what = (
         f"the coordinator's keys, of epoch {view.epoch}, may be older than what the cluster has done (epoch "
-        f"{max(known.epoch, view.newest_known)})"
+        f"{max([known.epoch, view.newest_known, *(each.epoch for each in known.doubters.values())])})"
     )
     if view.leader is not None:
         return (

@@ -38,6 +38,7 @@ def _member(work: Work) -> Member:
         _has_read(work),
         knows.has_no_room,
         knows.known.log_of,
+        knows.known.doubters,
         **replace(facts, state=state, is_full=facts.is_full or knows.has_no_room).told(),
     )
 

@@ -173,7 +173,8 @@ def _take_lead(work: Work, view: ClusterView, me: Member, cause: Cause, is_force
     sent = yield from renew(work)
     lease = yield from grant(work)
     knows, cluster_id = work.knows, work.seen.cluster_id
-    epoch = max(view.epoch, me.log_epoch, knows.known.epoch, view.newest_known) + 1
+    heard = (each.epoch for each in knows.known.doubters.values())
+    epoch = max([view.epoch, me.log_epoch, knows.known.epoch, view.newest_known, *heard]) + 1
     leader = Leader(me.name, me.session, epoch, cluster_id, knows.trust.floor(view))
     history = new_history(work, view, me, EpochEntry(epoch, me.name, me.end, "", cause.value), is_forced)
     holders = {} if is_in_doubt(work, view) else _kept_holders(view, cause)
@@ -209,17 +210,17 @@ def _take_lead(work: Work, view: ClusterView, me: Member, cause: Cause, is_force
 def new_history(work: Work, view: ClusterView, me: Member, entry: EpochEntry, is_forced: bool) -> History:
     """The changes of the leader with ours, which goes on from the keys, or from what we know if they are too old.
 
-    With an operator's order to lead in any case it also ends what the members that run know of other leaderships.
+    With an operator's order to lead in any case it also ends what members know, or knew, of other leaderships.
     """
     history, after = view.history, 0 if view.sync is None else view.sync.number
     if work.knows.doubts_keys:
         history, after = work.knows.known.history, work.knows.known.number
     ends: dict[str, int] = {}
-    for member in view.members.values():
-        if member.stamp == history.stamp:
-            after = max(after, member.number)
-        elif member.stamp and is_forced:
-            ends[member.stamp] = max(member.number, ends.get(member.stamp, 0))
+    for each in (*(member.newest_change for member in view.members.values()), *work.knows.known.doubters.values()):
+        if each.stamp == history.stamp:
+            after = max(after, each.number)
+        elif each.stamp and is_forced:
+            ends[each.stamp] = max(each.number, ends.get(each.stamp, 0))
     stamp = f"{me.session[:STAMP_CHARACTERS]}.{entry.n}"
     time = work.seen.wall.isoformat(timespec="milliseconds")
     return history.with_entry(replace(entry, time=time, stamp=stamp, after=after, ends=ends))
