@@ -16,6 +16,7 @@ from rmqha.failover.keys import (
     Holder,
     Member,
     Mode,
+    NewestChange,
     Order,
     Request,
     Status,
@@ -241,6 +242,12 @@ class MayLeadInDoubtTest(SynchronousTestCase):
         verdict = may_lead_in_doubt(view, there["a"], self.known)
         self.assertIsNone(verdict.cause)
         self.assertIn("c, which may have more, is not there", verdict.why_not)
+
+    def test_what_a_doubter_knew_counts_although_its_store_is_new(self) -> None:
+        self.known = replace(self.known, doubters={"b": NewestChange(4, "b.4", 1)})
+        self.assertIsNone(self.leads())
+        self.known = replace(self.known, doubters={"b": NewestChange(3, "a.3", 4)})
+        self.assertEqual(self.leads(), "a")
 
     def test_a_key_that_came_back_with_the_copy_is_not_a_member_that_is_there(self) -> None:
         self.assertIsNone(self.leads(c=replace(self.members["c"], has_read=("session-c", "of an earlier a"))))

@@ -1,13 +1,14 @@
 """Whether the coordinator's keys have all that a member knows, also of clusters that older versions have written."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.coordination.interface import Snapshot
-from rmqha.failover.keys import EpochEntry, History, Leader, SyncSet
+from rmqha.failover.keys import EpochEntry, History, Leader, Member, NewestChange, SyncSet
 from rmqha.failover.member import Known
-from rmqha.failover.trust import Trust, is_current
+from rmqha.failover.trust import Trust, doubters_of, is_current
 from rmqha.failover.view import ClusterView
 
 HERE, ELSEWHERE = 1, 2
@@ -74,6 +75,62 @@ class TrustTests(SynchronousTestCase):
         self.check(True, view(1, entry(3), entry(4), entry(5), entry(6, "s")), knows)
         self.check(False, view(0, entry(3)), knows)
         self.check(False, view(0, entry(3), entry(4)), knows)
+
+
+class DoubtersTests(SynchronousTestCase):
+    """``b`` has done more than the keys say, and ``c`` has read its key."""
+
+    def setUp(self) -> None:
+        self.keys = view(1, entry(1, "r"))
+        self.change = NewestChange(2, "s", 4)
+
+    def heard(self, kept: Mapping[str, NewestChange] | None = None, **members: Member) -> dict[str, NewestChange]:
+        knows = replace(known(1, entry(1, "r")), doubters=kept or {})
+        return doubters_of(replace(self.keys, members=members), "c", knows)
+
+    def member(self, name: str, is_doubtful: bool = False, **heard: NewestChange) -> Member:
+        change = self.change if is_doubtful else NewestChange(1, "r", 1)
+        return Member(
+            name,
+            "s",
+            "m",
+            known_epoch=change.epoch,
+            is_doubtful=is_doubtful,
+            stamp=change.stamp,
+            number=change.number,
+            doubters=heard,
+            store="t",
+            state="",
+            ha="",
+            remoting="",
+        )
+
+    def test_it_is_kept_when_the_doubter_has_left_and_passed_on(self) -> None:
+        noted = {"b": self.change}
+        self.assertEqual(self.heard(b=self.member("b", is_doubtful=True)), noted)
+        self.assertEqual(self.heard(noted), noted)
+        self.assertEqual(self.heard(noted, b=self.member("b")), noted)
+        self.assertEqual(self.heard(a=self.member("a", b=self.change)), noted)
+
+    def test_it_ends_when_the_keys_have_it_or_overrule_it_or_the_doubter_is_forgotten(self) -> None:
+        for keys in (
+            view(4, entry(1, "r"), entry(2, "s")),
+            view(1, entry(1, "r"), entry(3, "t", 2, s=4)),
+            replace(self.keys, forgotten=frozenset({"b"})),
+        ):
+            self.keys = keys
+            self.assertEqual(self.heard({"b": self.change}, a=self.member("a", b=self.change)), {})
+
+    def test_a_newer_change_counts_and_what_others_say_of_oneself_does_not(self) -> None:
+        self.keys = view(1, entry(1, "r"), entry(3, "t", 2, s=3))
+        self.assertEqual(self.heard({"b": self.change}), {"b": self.change})
+        self.assertEqual(self.heard(a=self.member("a", c=self.change)), {})
+
+    def test_without_a_stamp_the_epoch_tells(self) -> None:
+        self.change = NewestChange(2, "", 0)
+        self.assertEqual(self.heard(b=self.member("b", is_doubtful=True)), {"b": self.change})
+        self.keys = view(1, entry(1, "r"), entry(2, "s"))
+        self.assertEqual(self.heard({"b": self.change}), {})
 
 
 class TrustOfAnOlderVersionTests(SynchronousTestCase):
