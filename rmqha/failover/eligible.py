@@ -68,8 +68,8 @@ def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Eligibilit
     for name, other in others.items():
         if not other.is_candidate or me.session not in other.has_read:
             return Eligibility(None, f"it waits for {name} to say where its log ends")
-    theirs = {**known.doubters, **{name: other.newest_change for name, other in others.items()}}
-    unheard = [name for name, change in theirs.items() if not _knows_all_of(known, me, change)]
+    theirs = [*known.doubters.items(), *((name, other.newest_change) for name, other in others.items())]
+    unheard = [name for name, change in theirs if not _knows_all_of(known, me, change)]
     if unheard:
         return Eligibility(None, f"{unheard[0]} knows of a leader that {me.name} has not heard of")
     last = known.history.entries[-1].node if known.history.entries else known.leader
