@@ -124,8 +124,8 @@ class BrokerService(OrderedServices):
 
     The services start in this order, and stop one by one in the reverse order, although some may fail to stop:
 
-    1. The tables: topics, groups, consumer offsets, delayed messages, timer messages. They are written last, when
-       nothing changes them.
+    1. The address of brokerIP1, if it is a name. Then the tables: topics, groups, consumer offsets, deleted topics,
+       delayed messages, timer messages. They are written last, when nothing changes them.
     2. Statistics, batch topics, client housekeeping, messages that wait for a slave.
     3. The transaction check of a master, or the copying of tables of a slave.
     4. Held pulls. They end after the ports have closed, and before consumer offsets are written for the last time.

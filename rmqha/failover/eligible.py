@@ -71,7 +71,7 @@ def may_lead_in_doubt(view: ClusterView, me: Member, known: Known) -> Eligibilit
     theirs = [*known.doubters.items(), *((name, other.newest_change) for name, other in others.items())]
     unheard = [name for name, change in theirs if not _knows_all_of(known, me, change)]
     if unheard:
-        return Eligibility(None, f"{unheard[0]} knows of a leader that {me.name} has not heard of")
+        return Eligibility(None, f"{unheard[0]} knows, or knew, of a leader that {me.name} has not heard of")
     last = known.history.entries[-1].node if known.history.entries else known.leader
     if others and last != me.name:
         what = "goes first" if last in others else "is gone"

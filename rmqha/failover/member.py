@@ -1,4 +1,4 @@
-"""What the agent asks of the node around it. ``Node`` does it, and the simulator's nodes do."""
+"""What the agent asks of the node around it. ``MemberNode`` does it, in a process and in the simulator."""
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field, replace
@@ -144,7 +144,7 @@ class INode(Interface):
         """Be the master in this leadership's epoch. Returns the offset at which the epoch starts."""
 
     def fence() -> None:
-        """The lead is lost: close the connections of slaves at once, and end the waits of puts."""
+        """The lead is lost: close the connections of slaves when their buffers are sent, and end the waits of puts."""
 
     def give_up(reason: str) -> None:
         """The agent cannot go on: end the process, whoever watches over it starts it again."""

@@ -193,7 +193,8 @@ class Overview:
             start = f"Start {away}, and" if away else "All members are there, so"
             return (
                 f"no node leads: the coordinator's keys are older than what {', '.join(self.view.doubters)} knows. "
-                f"{start} the node that led last leads. For one that is gone for good: rmqha cluster forget NAME"
+                f"{start} the node that led last leads. For one that is gone for good: rmqha cluster forget NAME. If "
+                "that does not help: rmqha cluster failover --to NAME --force, for the node whose messages count"
             )
         return "no node leads: the reasons are below. To name a leader: rmqha cluster failover --to NAME"
 

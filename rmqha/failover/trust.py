@@ -25,30 +25,20 @@ def is_current(view: ClusterView, cluster_id: int | None, known: Known) -> bool:
         return False
     if view.epoch < known.epoch:
         return False
-    return _has(view, NewestChange(known.history.epoch, known.history.stamp, known.number))
-
-
-def _has(view: ClusterView, change: NewestChange) -> bool:
-    """Whether these keys have all that was done up to this change."""
-    stamp, number = change.stamp, 0 if view.sync is None else view.sync.number
-    return not stamp or view.history.covers(number, change.epoch, stamp, change.number)
+    return view.has_writes_of(NewestChange(known.history.epoch, known.history.stamp, known.number))
 
 
 def doubters_of(view: ClusterView, me: str, known: Known) -> dict[str, NewestChange]:
-    """What other members know, or knew when they were there, that these keys do not have. By name.
+    """What members know, or knew when they were there, that these keys do not have. By name.
 
-    It comes from their own keys, from what ``known`` keeps, and from what others have heard. An operator ends it: with
-    an order to lead in any case, whose history overrules it, or with one to forget the member.
+    It comes from their own keys, from what ``known`` keeps, and from what others have heard, of ``me`` too: its store
+    may be new. An operator ends it: with an order to lead in any case, whose history overrules it, or with one to
+    forget the member.
     """
-    heard = dict(known.doubters)
-    for member in view.members.values():
-        heard.update({name: each for name, each in member.doubters.items() if name not in heard})
-    heard.update({name: member.newest_change for name, member in view.members.items() if member.is_doubtful})
-    return {
-        name: change
-        for name, change in sorted(heard.items())
-        if name != me and name not in view.forgotten and (view.epoch < change.epoch or not _has(view, change))
-    }
+    heard = [*known.doubters.items(), *view.heard]
+    heard += [(name, each.newest_change) for name, each in view.members.items() if each.is_doubtful and name != me]
+    heard.sort(key=lambda each: (each[1].epoch, each[1].number))  # of one name the newest is the last
+    return {name: change for name, change in heard if name not in view.forgotten and not view.has(change)}
 
 
 @dataclass(frozen=True, slots=True)

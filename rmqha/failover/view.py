@@ -24,6 +24,7 @@ from rmqha.failover.keys import (
     InvalidKey,
     Leader,
     Member,
+    NewestChange,
     Request,
     Status,
     SyncSet,
@@ -109,8 +110,22 @@ class ClusterView:
     @property
     def doubters(self) -> list[str]:
         """The members that know that these keys are too old: registered ones, and others that those have heard of."""
-        names = {name for name, member in self.members.items() if member.doubts}
-        return sorted(names.union(*(member.doubters for member in self.members.values())) - self.forgotten)
+        heard = {name for name, change in self.heard if name not in self.forgotten and not self.has(change)}
+        return sorted(heard.union(name for name, member in self.members.items() if member.doubts))
+
+    @property
+    def heard(self) -> list[tuple[str, NewestChange]]:
+        """What registered members have heard of members that doubted: their names, and what they knew."""
+        return [each for member in self.members.values() for each in member.doubters.items()]
+
+    def has(self, change: NewestChange) -> bool:
+        """Whether these keys have all that was done up to this change."""
+        return self.epoch >= change.epoch and self.has_writes_of(change)
+
+    def has_writes_of(self, change: NewestChange) -> bool:
+        """The same, whatever the epoch is; true without a stamp."""
+        number = 0 if self.sync is None else self.sync.number
+        return not change.stamp or self.history.covers(number, change.epoch, change.stamp, change.number)
 
     @property
     def names(self) -> frozenset[str]:

@@ -52,7 +52,7 @@ class Event(StrEnum, metaclass=_NamedByConstants):
 
     # The process, its ports and its files
     PROCESS_ENDS = critical("The process ends by itself. `code` is its exit code, `reason` says why.")
-    NODE_START_FAILED = critical("A bug: the node cannot start. It ends.")
+    NODE_START_FAILED = critical("A bug: the node cannot start, or its role did not change. It ends.")
     NODE_STOPPED = info("The node has closed its store. `offset` is the end of its log.")
     OPENING_STOPPED = info("The node was stopped before its store was open.")
     LISTENING = info("A port is open: `purpose`, `port`.")
@@ -140,9 +140,7 @@ class Event(StrEnum, metaclass=_NamedByConstants):
     UNFINISHED_REBUILD_REMOVED = info(
         "A killed rmqha rebuild or reseed had left queues and an index that nobody uses. They are removed."
     )
-    RETIRED_NOT_REMOVED = warn(
-        "Queues and index of a log that was set aside cannot be removed: `error`. The next start tries again."
-    )
+    RETIRED_NOT_REMOVED = warn("Old queues, or an old index, cannot be removed: `error`. The next start tries again.")
     QUEUE_ENDS_UNREADABLE = warn(
         "The ends of the queues at the last stop cannot be read, so the queues are not compared with them."
     )
@@ -213,7 +211,9 @@ class Event(StrEnum, metaclass=_NamedByConstants):
     SEGMENT_SIZE_UNKNOWN = warn("The master's segment size is not known. If it has another size, configure it.")
     SEGMENT_SIZE_INVALID = warn("The master's segment size is out of range, and not used.")
     FILE_SIZES_UNUSABLE = warn("The master's sizes of queue and index files cannot be used.")
-    LOG_SET_ASIDE = warn("With --on-gap=reseed: the old log is set aside, and the copy starts again.")
+    LOG_SET_ASIDE = warn(
+        "The old log is set aside, and the copy starts again: by --on-gap=reseed, or by an order to copy anew."
+    )
     REWOUND = warn("The slave cut what its master does not have. The bytes are kept in `kept`.")
     NOT_REWOUND = error("The slave could not rewind its log, for the given reason. It tries again.")
     PROMOTION_STARTED = warn("The slave is promoted, and stops following its master.")
@@ -247,8 +247,8 @@ class Event(StrEnum, metaclass=_NamedByConstants):
     )
     SYNC_SET = info("The members that each put waits for changed: `members`.")
     COORDINATOR_PROBLEM = warn(
-        "The coordinator does not answer, or its keys cannot be used. The leader goes on while all members of the sync "
-        "set answer."
+        "The coordinator does not answer, or its keys cannot be used. The leader goes on while all other members "
+        "that it has ever heard of promise not to lead."
     )
     COORDINATOR_ANSWERS = info("Failover goes on: the node could read its cluster's keys.")
     SLAVE_NO_MEMBER = warn(

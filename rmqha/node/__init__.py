@@ -17,5 +17,5 @@ In reading order:
 - ``promising``: a leader asks a member of its failover cluster not to try for the lead.
 - ``failoveroptions``: the options of such a node.
 
-``tap`` makes one of these from its options. Only ``tap``, ``namesrv_tap`` and ``testing`` import this room.
+``tap`` makes one of these from its options. Only ``tap`` and ``testing`` import this room.
 """

@@ -43,7 +43,7 @@ class Phase(Enum):
     NEW = "not started yet"
     OPENING = "opening its store"
     RUNNING = "running the services of its role"
-    CHANGING = "being promoted, or cutting its log back: it closes its store and opens it again"
+    CHANGING = "changing its master or role, or cutting its log back: it closes its store and opens it again"
     STOPPING = "stopping, or stopped"
 
 
@@ -284,7 +284,8 @@ class RoleChanger:
     def start_rewind(self) -> bool:
         """Cut the log back to where it and the master's part.
 
-        False if that has just failed, if another change runs, or if the disk is too full to close the store.
+        False within a minute after the last attempt, if another change runs, or if the disk is too full to close the
+        store.
         """
         now = self._host.clock.seconds()
         if self.phase is not Phase.RUNNING or now < self._next_rewind:

@@ -1,4 +1,4 @@
-"""A node while its store is open: the services of its role. ``Node`` makes it, starts it and closes it."""
+"""A node while its store is open: the services of its role. ``Node`` makes and starts it, ``RoleChanger`` closes it."""
 
 import gc
 import resource

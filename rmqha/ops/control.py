@@ -102,7 +102,7 @@ class ControlProtocol(LineOnlyReceiver):
 
 
 class ControlService(Service):
-    """Listens while a node has its store open."""
+    """Listens from when a node has first opened its store until it stops."""
 
     _log = Logger()
 

@@ -161,9 +161,9 @@ def scan_to(log: CommitLog, offset: int) -> Scan:
 
 
 def tell_proved(state: NodeState) -> NodeState:
-    """All that was not flushed at an unclean stop equals the master's log."""
+    """All that was in doubt equals the master's log."""
     _log.info(
-        "the log from {start} on equals the master's: all that was not on the disk when the node stopped was compared",
+        "the log from {start} on equals the master's: all that was in doubt was compared",
         event=Event.LOG_END_PROVED,
         start=state.unproved_from,
     )

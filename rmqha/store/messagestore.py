@@ -216,7 +216,7 @@ class MessageStore:
             self.node_state = replace(self.node_state, unproved_from=offset)
 
     def log_proved(self) -> None:
-        """All that was not flushed at an unclean stop equals the master's log."""
+        """All that was in doubt equals the master's log."""
         self.node_state = tell_proved(self.node_state)
 
     def start_flushing(self, clock: IReactorTime, run_in_thread: RunInThread, failed: Failed) -> Flusher:

@@ -139,7 +139,7 @@ class NodeState:
         "unprovedFrom",
         Kind.OFFSET,
         "From here on a slave's log may hold other bytes than its master's: they were not on the disk at an unclean "
-        "stop. Missing if all is proved.",
+        "stop, or not confirmed when another leader was followed. Missing if all is proved.",
         status=InStatus.NEVER,
     )
     failover: Mapping[str, Any] | None = fact(

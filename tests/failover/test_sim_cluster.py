@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 from rmqha.coordination.interface import Put as PutKey
-from rmqha.failover.keys import CONFIG, FORGOTTEN, Cause, ClusterConfig, Forgotten, History, Order, SyncSet, encode
+from rmqha.failover.keys import (
+    CONFIG,
+    FORGOTTEN,
+    Cause,
+    ClusterConfig,
+    Forgotten,
+    History,
+    NewestChange,
+    Order,
+    SyncSet,
+    encode,
+)
 from rmqha.failover.member import DiskFull, Known
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step import reading, trying
@@ -636,12 +647,7 @@ def test_one_that_knows_a_newer_epoch_and_comes_later_follows_after_an_order() -
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
         assert cluster.leading is cluster.members[0]
         cluster.order(Order.FAILOVER, "master", force=True)
-
-        def refusal() -> str | None:
-            answer = cluster.view().answer
-            return None if answer is None or answer.is_done else answer.text
-
-        assert cluster.wait(lambda: refusal() == "master leads already", SECONDS), cluster.standing()
+        assert cluster.wait(lambda: refusal(cluster) == "master leads already", SECONDS), cluster.standing()
 
 
 def test_a_leader_does_not_doubt_keys_that_it_has_written_since_it_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -664,6 +670,12 @@ def test_a_leader_does_not_doubt_keys_that_it_has_written_since_it_read_them(mon
 
 
 # The coordinator goes back under its own id: a journal, a disk or a snapshot was put back
+
+
+def refusal(cluster: Cluster) -> str:
+    """Why the last order was refused; empty if it was not."""
+    answer = cluster.view().answer
+    return "" if answer is None or answer.is_done else answer.text
 
 
 def left_out(cluster: Cluster) -> None:
@@ -768,6 +780,40 @@ def test_an_order_to_lead_overrules_what_a_doubter_that_is_away_knew() -> None:
         cluster.order(Order.FAILOVER, "slave-1", force=True)
         wait_for_leader(cluster, "slave-1")
         cluster.start("master")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
+def test_an_order_ends_a_doubt_about_a_leader_whatever_it_was_that_others_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """slave-2 has noted what slave-1 knew. Then slave-1 got a new store, and leads."""
+    with running(slaves=2) as cluster:
+        assert put(cluster, cluster.members[0]) is PutMessageStatus.PUT_OK
+        lost = NewestChange(cluster.view().epoch, "a leadership of slave-1", 4)
+        root, read = cluster.members[2].configured.store_path_root_dir, MemberNode.read_known
+
+        async def read_with_note(node: MemberNode) -> Known:
+            known = await read(node)
+            return (
+                replace(known, doubters={"slave-1": lost})
+                if node.core.plan.settings.store_path_root_dir == root
+                else known
+            )
+
+        monkeypatch.setattr(MemberNode, "read_known", read_with_note)
+        cluster.kill("slave-2")
+        cluster.order(Order.SWITCHOVER, "slave-1")
+        wait_for_leader(cluster, "slave-1")
+        cluster.start("slave-2")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+        assert cluster.view().doubters == ["slave-1"]
+
+        cluster.order(Order.SWITCHOVER, "master")
+        assert cluster.wait(lambda: "--force" in refusal(cluster), SECONDS), cluster.standing()
+        assert cluster.leading is cluster.members[1]
+        cluster.order(Order.FAILOVER, "slave-1", force=True)
+        assert cluster.wait(lambda: not cluster.view().doubters, SECONDS), cluster.standing()
+        wait_for_leader(cluster, "slave-1")
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
 
 

@@ -121,10 +121,22 @@ class DoubtersTests(SynchronousTestCase):
             self.keys = keys
             self.assertEqual(self.heard({"b": self.change}, a=self.member("a", b=self.change)), {})
 
-    def test_a_newer_change_counts_and_what_others_say_of_oneself_does_not(self) -> None:
+    def test_the_newest_change_counts_and_what_others_say_of_oneself_too(self) -> None:
         self.keys = view(1, entry(1, "r"), entry(3, "t", 2, s=3))
         self.assertEqual(self.heard({"b": self.change}), {"b": self.change})
-        self.assertEqual(self.heard(a=self.member("a", c=self.change)), {})
+        older = replace(self.change, number=3)
+        self.assertEqual(self.heard({"b": older}, a=self.member("a", b=self.change)), {"b": self.change})
+        self.assertEqual(self.heard({"b": self.change}, a=self.member("a", b=older)), {"b": self.change})
+        self.assertEqual(self.heard(a=self.member("a", c=self.change)), {"c": self.change})
+
+    def test_a_doubter_whose_store_is_new_takes_nothing_back(self) -> None:
+        new = replace(self.member("b"), known_epoch=0, stamp="", number=0, is_doubtful=True)
+        self.assertEqual(self.heard({"b": self.change}, b=new), {"b": self.change})
+
+    def test_a_note_that_could_not_be_erased_does_not_count_once_the_keys_have_it(self) -> None:
+        members = {"a": self.member("a", b=self.change)}
+        self.assertEqual(replace(self.keys, members=members).doubters, ["b"])
+        self.assertEqual(replace(view(4, entry(1, "r"), entry(2, "s")), members=members).doubters, [])
 
     def test_without_a_stamp_the_epoch_tells(self) -> None:
         self.change = NewestChange(2, "", 0)

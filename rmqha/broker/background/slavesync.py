@@ -8,9 +8,9 @@ A table that the slave cannot get, or cannot read, stays as it is until the next
 tables are in sync, separately from the log, because the log may be in sync while the tables are not.
 
 Two tables speak of the log: the delay offsets, and the progress of the transaction check among the consumer offsets.
-They count only when our log is flushed up to where the master's ended after it sent them. If this slave were promoted
-before, nobody would deliver a delayed message, or ask about a half message, that they have passed and our log still
-has.
+They count only when our log is the beginning of the master's, and flushed up to where that one ended after it sent
+them. If this slave were promoted before, nobody would deliver a delayed message, or ask about a half message, that they
+have passed and our log still has.
 """
 
 import time

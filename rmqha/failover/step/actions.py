@@ -248,7 +248,7 @@ class EndLeadership(Action):
 
 @dataclass(frozen=True, slots=True)
 class Fence(Action):
-    """Close the connections of slaves at once, and end the waits of puts."""
+    """Close the connections of slaves when their buffers are sent, and end the waits of puts."""
 
 
 @dataclass(frozen=True, slots=True)

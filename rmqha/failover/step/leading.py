@@ -46,7 +46,7 @@ def _is_doubted(work: Work, view: ClusterView) -> bool:
 
 
 def lead_on(work: Work) -> Procedure[None]:
-    """LookAtMembers at the members: add to the sync set those that hold everything, leave out those that fell behind.
+    """Look at the members: add to the sync set those that hold everything, leave out those that fell behind.
 
     Raises CoordinatorError, DiskFull, NodeFailed.
     """

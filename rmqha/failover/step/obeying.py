@@ -10,6 +10,7 @@ from rmqha.failover.member import Promise
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import AskPromises, HoldPuts, Poll
 from rmqha.failover.step.events import CallDone, PromisesAnswered
+from rmqha.failover.step.reading import is_in_doubt, older
 from rmqha.failover.step.rights import end_right, is_held, wake
 from rmqha.failover.step.syncset import SyncSetKeeper
 from rmqha.failover.step.work import Procedure, Work, ask, transact
@@ -56,7 +57,7 @@ def make_room(work: Work, view: ClusterView, is_full: bool) -> Procedure[None]:
     keeper, members = work.knows.sync, work.seen.members
     if keeper is None or members is None or work.knows.state is not FailoverState.LEADER:
         return
-    if not is_full or view.request is not None or view.config.paused or view.sync is None:
+    if not is_full or view.request is not None or view.config.paused or view.sync is None or is_in_doubt(work, view):
         return
     end = work.seen.facts.end
     names = keeper.written.members & view.sync.members & frozenset(view.members)
@@ -77,6 +78,8 @@ def _refusal(work: Work, view: ClusterView, order: Request, keeper: SyncSetKeepe
         if order.to in view.members:
             return None
         return f"{order.to or 'the successor'} is not there: name a member that runs"
+    if is_in_doubt(work, view):
+        return f"{older(view, work.knows.known)}. Without --force no node would lead then"
     if order.order == Order.FAILOVER.value:
         return f"{me} leads, and is alive: use rmqha cluster switchover. --force makes it stop leading"
     if order.to and order.to not in view.members:

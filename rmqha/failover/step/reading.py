@@ -1,10 +1,11 @@
 """Reads the keys of the cluster, and notes durably what they say before the node acts on it."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 from rmqha.failover.eligible import away_members
 from rmqha.failover.keys import CONFIG, ClusterConfig, SyncSet, decode
-from rmqha.failover.member import Known
+from rmqha.failover.member import DiskFull, Known
 from rmqha.failover.states import FailoverState
 from rmqha.failover.step.actions import ReadKeys, WriteKnown
 from rmqha.failover.step.events import CallDone, KeysRead
@@ -45,19 +46,25 @@ def _learn(work: Work, view: ClusterView) -> Procedure[None]:
 
     A node that has just lost the lead only gives it back, which needs no room on its disk. Raises DiskFull, NodeFailed.
     """
-    if work.knows.state is FailoverState.FENCED:
+    state, doubts = work.knows.state, work.knows.doubts_keys
+    if state is FailoverState.FENCED or (doubts and state is FailoverState.LEADER):  # that one writes its keys first
         return
     known = replace(work.knows.known, doubters=doubters_of(view, work.knows.me.name, work.knows.known))
-    if not work.knows.doubts_keys:
-        held = view.held(CONFIG)
-        known = replace(
+    if doubts:
+        with suppress(DiskFull):  # its own doubt holds it back too
+            yield from write_known(work, known)
+        return
+    held = view.held(CONFIG)
+    yield from write_known(
+        work,
+        replace(
             known,
             history=view.history,
             number=0 if view.sync is None else view.sync.number,
             members=tuple(sorted(view.names.union(known.members) - view.forgotten)),
             config=known.config if held is None else held.value.decode(),
-        )
-    yield from write_known(work, known)
+        ),
+    )
 
 
 def write_known(work: Work, known: Known) -> Procedure[None]:

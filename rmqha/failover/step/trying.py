@@ -173,7 +173,7 @@ def _take_lead(work: Work, view: ClusterView, me: Member, cause: Cause, is_force
     sent = yield from renew(work)
     lease = yield from grant(work)
     knows, cluster_id = work.knows, work.seen.cluster_id
-    heard = (each.epoch for each in knows.known.doubters.values())
+    heard = (change.epoch for change in knows.known.doubters.values())
     epoch = max([view.epoch, me.log_epoch, knows.known.epoch, view.newest_known, *heard]) + 1
     leader = Leader(me.name, me.session, epoch, cluster_id, knows.trust.floor(view))
     history = new_history(work, view, me, EpochEntry(epoch, me.name, me.end, "", cause.value), is_forced)

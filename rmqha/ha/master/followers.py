@@ -40,7 +40,10 @@ class Copies:
 
 
 class FollowerPolicy(ABC):
-    """Whose copies count. Without more methods of a policy's own, all slaves are followed, and no put waits."""
+    """Whose copies count.
+
+    Without more methods of its own, all slaves are followed, and puts wait until they are confirmed.
+    """
 
     def __init__(self, copies: Copies, settings: Settings) -> None:
         self.copies = copies

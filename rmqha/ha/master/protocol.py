@@ -446,8 +446,8 @@ class HAMasterProtocol(ReportReceiver, ClockTimeouts):
 class HAMasterFactory(Factory[HAMasterProtocol]):
     """Serves a log to slaves. ``connections`` are those that are open now.
 
-    ``group_transfer`` gets the progress of each slave. The factory also holds what all connections share: ``frames``,
-    and the limits that protect them from each other (``places``, ``lines``, ``write_size``, ``throttle``).
+    Each of ``followers`` gets the progress of each slave. The factory also holds what all connections share:
+    ``frames``, and the limits that protect them from each other (``places``, ``lines``, ``write_size``, ``throttle``).
     """
 
     noisy = False

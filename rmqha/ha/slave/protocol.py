@@ -63,7 +63,10 @@ class IConnectionOwner(Interface):
     """What a slave's connection asks of its owner, and tells it."""
 
     def ask_master() -> Deferred[MasterView | None]:
-        """What is known about the master's log; None if nothing is. Does not fail, except when it is cancelled."""
+        """What is known about the master's log; None if nothing is.
+
+        Fails with UnsupportedMaster, or if it is cancelled.
+        """
 
     def durable_offset() -> int:
         """The end of the bytes that may be reported, as far as the disk is concerned."""

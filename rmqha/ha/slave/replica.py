@@ -209,7 +209,9 @@ class Replica:
         return None if self._next is None else min(self._commit_log.verified_offset, self._next)
 
     def doubt(self, offset: int) -> None:
-        """The log from ``offset`` to its end was not on the disk at an unclean stop: compare all of it, once.
+        """The log from ``offset`` to its end may differ from the master's: compare all of it, once.
+
+        It was not on the disk at an unclean stop, or it was not confirmed when another leader was followed.
 
         Until then each connection starts there. It reports no more than it has compared.
         """
@@ -393,7 +395,7 @@ class Replica:
     def read_completed(self) -> None:
         """Append and verify what one read brought. We report only verified bytes.
 
-        Raises CorruptTransfer, Diverged, or OSError if the disk fails.
+        Raises CorruptTransfer, Diverged, SegmentSizeUnknown, or OSError if the disk fails.
         """
         self._write_pending()
         log = self._commit_log

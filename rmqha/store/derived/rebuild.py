@@ -108,7 +108,7 @@ class Run:
         return max((end - first for first, end in self.gaps), default=0)
 
     def then(self, later: "Run") -> "Run":
-        """Join two runs; the messages of ``other`` follow in the log."""
+        """Join two runs; the messages of ``later`` follow in the log."""
         if later.first < self.end:
             return Run(self.first, max(self.end, later.end), is_regular=False)
         gap = ((self.end, later.first),) if later.first > self.end else ()
