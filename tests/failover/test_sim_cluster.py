@@ -830,6 +830,30 @@ def test_a_leader_that_goes_on_writes_its_keys_again_under_the_same_id() -> None
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
 
 
+def test_a_leader_without_room_on_its_disk_writes_its_keys_again_although_a_follower_doubts() -> None:
+    with running() as cluster:
+        cluster.coordinator.save()
+        cluster.kill("slave-1")
+        assert cluster.wait(lambda: in_sync(cluster) == {"master"}, SECONDS), cluster.standing()
+        cluster.start("slave-1")
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+        newest = cluster.view().sync
+        assert newest is not None
+        cluster.block("master", COORDINATOR)
+        cluster.coordinator.roll_back(is_same=True)
+        follower = cluster.members[1].agent
+        assert follower is not None
+        assert cluster.wait(lambda: cluster.view().doubters == ["slave-1"], 3.0), cluster.standing()
+        cluster.members[0].disk.full = True
+        cluster.unblock()
+        assert cluster.wait(lambda: not cluster.view().doubters, SECONDS), cluster.standing()
+        again = cluster.view().sync
+        assert again is not None
+        assert (again.epoch, again.number > newest.number) == (newest.epoch, True)
+        cluster.members[0].disk.full = False
+        assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
+
+
 def test_two_leaders_never_answer_although_one_is_cut_off() -> None:
     with running() as cluster:
         left_out(cluster)

@@ -46,12 +46,11 @@ def _learn(work: Work, view: ClusterView) -> Procedure[None]:
 
     A node that has just lost the lead only gives it back, which needs no room on its disk. Raises DiskFull, NodeFailed.
     """
-    state, doubts = work.knows.state, work.knows.doubts_keys
-    if state is FailoverState.FENCED or (doubts and state is FailoverState.LEADER):  # that one writes its keys first
+    if work.knows.state is FailoverState.FENCED:
         return
     known = replace(work.knows.known, doubters=doubters_of(view, work.knows.me.name, work.knows.known))
-    if doubts:
-        with suppress(DiskFull):  # its own doubt holds it back too
+    if work.knows.doubts_keys:
+        with suppress(DiskFull):  # its own doubt holds it back too; and a leader must write its keys again
             yield from write_known(work, known)
         return
     held = view.held(CONFIG)
