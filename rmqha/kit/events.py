@@ -212,7 +212,7 @@ class Event(StrEnum, metaclass=_NamedByConstants):
     SEGMENT_SIZE_INVALID = warn("The master's segment size is out of range, and not used.")
     FILE_SIZES_UNUSABLE = warn("The master's sizes of queue and index files cannot be used.")
     LOG_SET_ASIDE = warn(
-        "The old log is set aside, and the copy starts again: by --on-gap=reseed, or by an order to copy anew."
+        "The old log is set aside, and the copy starts again: by --on-gap=reseed, or by rmqha cluster reinit."
     )
     REWOUND = warn("The slave cut what its master does not have. The bytes are kept in `kept`.")
     NOT_REWOUND = error("The slave could not rewind its log, for the given reason. It tries again.")

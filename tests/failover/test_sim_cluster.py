@@ -735,7 +735,7 @@ def test_nobody_leads_while_one_that_is_there_knows_more() -> None:
 
 
 @pytest.mark.long
-def test_a_doubt_outlives_the_doubter_and_the_process_that_has_heard_of_it() -> None:
+def test_a_doubt_outlives_the_doubter_and_the_process_that_heard_of_it() -> None:
     with running(slaves=2) as cluster:
         cluster.kill("slave-2")
         assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
@@ -783,7 +783,7 @@ def test_an_order_to_lead_overrules_what_a_doubter_that_is_away_knew() -> None:
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
 
 
-def test_an_order_ends_a_doubt_about_a_leader_whatever_it_was_that_others_noted(
+def test_an_order_ends_a_doubt_about_the_leader_that_others_have_noted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """slave-2 has noted what slave-1 knew. Then slave-1 got a new store, and leads."""
@@ -830,7 +830,7 @@ def test_a_leader_that_goes_on_writes_its_keys_again_under_the_same_id() -> None
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
 
 
-def test_a_leader_without_room_on_its_disk_writes_its_keys_again_although_a_follower_doubts() -> None:
+def test_a_leader_without_room_on_its_disk_writes_its_keys_again() -> None:
     with running() as cluster:
         cluster.coordinator.save()
         cluster.kill("slave-1")
@@ -935,7 +935,7 @@ def test_a_leader_from_older_keys_does_not_end_the_doubt_of_one_that_knows() -> 
             partial(test_after_it_went_back_a_restarted_node_knows_what_it_knew, "slave-1"),
         ),
         (lead_although_another_one_knows_more, test_nobody_leads_while_one_that_is_there_knows_more),
-        (hear_nothing_of_doubts, test_a_doubt_outlives_the_doubter_and_the_process_that_has_heard_of_it),
+        (hear_nothing_of_doubts, test_a_doubt_outlives_the_doubter_and_the_process_that_heard_of_it),
         (hear_nothing_of_doubts, test_an_order_to_lead_overrules_what_a_doubter_that_is_away_knew),
         (go_on_alone_without_the_coordinator, test_two_leaders_never_answer_although_one_is_cut_off),
         (go_on_alone_without_the_coordinator, test_two_leaders_never_answer_although_a_third_member_knows_less),

@@ -130,11 +130,14 @@ class Oracle:
         return node.disk.bytes_at(folder, size, bases[0], bases[-1] + size, durable=False) if bases else b""
 
     def not_repaired(self, node: SimNode) -> None:
-        """The node cannot open its log as it is: each byte is as it was, or one that its master has written."""
+        """The node cannot open its log as it is: each byte is as it was, or one that its master has written.
+
+        A file that has lost its size with the power may have it again: its bytes are zero.
+        """
         before, now = self._found[node.name], self._log_bytes(node)
         start = next((base for base, _ in node.disk.list_segments(node.settings.commit_log_folder)), 0)
         for at, byte in enumerate(now, start):
-            was = before[at - start : at - start + 1]
+            was = before[at - start : at - start + 1] or b"\0"
             if was != bytes([byte]) and not any(written[at : at + 1] == bytes([byte]) for written in self.histories):
                 raise Violation(f"{node.name} has not repaired its log, and changed its byte at {at}")
 
