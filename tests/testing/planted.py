@@ -525,14 +525,14 @@ The command searches for those that it is given by name.
 
 FAILOVER_PLANTS: dict[Patch, int] = {
     cut_before_the_tail_is_kept: 0,
-    cut_before_bytes_are_compared: 1,
+    cut_before_bytes_are_compared: 3,
     queue_offsets_from_the_queue_files: 19,
     clamp_no_offsets: 6,
-    write_the_epoch_after_the_cut: 1,
+    write_the_epoch_after_the_cut: 8,
     forget_the_promotion_after_the_cut: 442,
     tell_the_lag_of_before_the_power_failure: 13,
     note_the_role_before_the_promotion: 71,
-    take_delay_offsets_at_once: 6,
+    take_delay_offsets_at_once: 256,
 }
 """Those that only failovers show, each with the first seed of that story that finds it.
 
@@ -540,10 +540,10 @@ FAILOVER_PLANTS: dict[Patch, int] = {
 """
 
 PLANTS: dict[Patch, int] = {
-    flush_no_names: 77,
+    flush_no_names: 724,
     begin_no_epoch: 10,
     look_at_no_crc: 2,
-    compare_half_of_the_overlap: 191,
+    compare_half_of_the_overlap: 573,
     truncate_without_fsync: 4,
     end_waits_one_byte_early: 315,
     invert_a_deadline: 10,
@@ -557,10 +557,10 @@ PLANTS: dict[Patch, int] = {
     shorten_files_to_zero_them: 20,
     ask_for_more_than_is_flushed: 5,
     believe_the_page_cache: 1088,
-    keep_units_of_lost_records: 16,
-    leave_the_index_uncut: 16,
+    keep_units_of_lost_records: 3,
+    leave_the_index_uncut: 38,
     repair_with_unproved_bytes: 268,
-    vouch_for_unflushed_queues: 77,
+    vouch_for_unflushed_queues: 116,
     note_deliveries_before_they_are_flushed: 49,
 }
 """Each with the first seed that finds it."""
