@@ -485,9 +485,8 @@ def _give(way: Way, order: Request, seconds: float | None, as_json: bool, check:
     async def work(session: Session) -> Answer:
         name, keys = await session.chosen()
         view = _readable(overview_of(name, keys, datetime.now(UTC))).view
-        is_newer_known = bool(view.doubters) or view.newest_known > view.epoch
         leads = order.order != Order.REINIT.value and view.leader is not None and view.leader.node == order.to
-        if leads and not (order.force and is_newer_known):
+        if leads and not (order.force and view.is_behind):
             return Answer(order.id, True, f"{situation(view)}. Nothing is to do")
         check(view)
         await session.reconnect()

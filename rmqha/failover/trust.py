@@ -38,7 +38,7 @@ def doubters_of(view: ClusterView, me: str, known: Known) -> dict[str, NewestCha
     heard = [*known.doubters.items(), *view.heard]
     heard += [(name, each.newest_change) for name, each in view.members.items() if each.is_doubtful and name != me]
     heard.sort(key=lambda each: (each[1].epoch, each[1].number))  # of one name the newest is the last
-    return {name: change for name, change in heard if name not in view.forgotten and not view.has(change)}
+    return {name: change for name, change in heard if view.lacks(name, change)}
 
 
 @dataclass(frozen=True, slots=True)

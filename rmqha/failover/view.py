@@ -110,20 +110,25 @@ class ClusterView:
     @property
     def doubters(self) -> list[str]:
         """The members that know that these keys are too old: registered ones, and others that those have heard of."""
-        heard = {name for name, change in self.heard if name not in self.forgotten and not self.has(change)}
+        heard = {name for name, change in self.heard if self.lacks(name, change)}
         return sorted(heard.union(name for name, member in self.members.items() if member.doubts))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a member knows more than these keys say, or knows of a newer epoch."""
+        return self.newest_known > self.epoch or bool(self.doubters)
 
     @property
     def heard(self) -> list[tuple[str, NewestChange]]:
         """What registered members have heard of members that doubted: their names, and what they knew."""
         return [each for member in self.members.values() for each in member.doubters.items()]
 
-    def has(self, change: NewestChange) -> bool:
-        """Whether these keys have all that was done up to this change."""
-        return self.epoch >= change.epoch and self.has_writes_of(change)
+    def lacks(self, name: str, change: NewestChange) -> bool:
+        """Whether these keys do not have all that this member knew, and it is not forgotten."""
+        return name not in self.forgotten and (self.epoch < change.epoch or not self.has_writes_of(change))
 
     def has_writes_of(self, change: NewestChange) -> bool:
-        """The same, whatever the epoch is; true without a stamp."""
+        """Whether these keys have all that was written up to this change; true without a stamp."""
         number = 0 if self.sync is None else self.sync.number
         return not change.stamp or self.history.covers(number, change.epoch, change.stamp, change.number)
 

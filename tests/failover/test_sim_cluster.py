@@ -714,19 +714,23 @@ def test_after_it_went_back_a_restarted_node_knows_what_it_knew(first: str) -> N
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
 
 
+def go_back_while_a_third_is_away(cluster: Cluster) -> None:
+    """The master and slave-1 start again, and the master knows more. Not all that were ever known can agree."""
+    cluster.kill("slave-2")
+    assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
+    left_out(cluster)
+    for name in ("master", "slave-1"):
+        cluster.kill(name)
+    cluster.coordinator.roll_back(is_same=True)
+    cluster.unblock()
+    for name in ("master", "slave-1"):
+        cluster.start(name)
+
+
 @pytest.mark.long
 def test_nobody_leads_while_one_that_is_there_knows_more() -> None:
-    """A third member is away, so not all that were ever known can agree."""
     with running(slaves=2) as cluster:
-        cluster.kill("slave-2")
-        assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
-        left_out(cluster)
-        for name in ("master", "slave-1"):
-            cluster.kill(name)
-        cluster.coordinator.roll_back(is_same=True)
-        cluster.unblock()
-        for name in ("master", "slave-1"):
-            cluster.start(name)
+        go_back_while_a_third_is_away(cluster)
         cluster.wait(lambda: False, 60.0)
         assert cluster.leading is None
         cluster.start()
@@ -737,15 +741,7 @@ def test_nobody_leads_while_one_that_is_there_knows_more() -> None:
 @pytest.mark.long
 def test_a_doubt_outlives_the_doubter_and_the_process_that_heard_of_it() -> None:
     with running(slaves=2) as cluster:
-        cluster.kill("slave-2")
-        assert cluster.wait(lambda: in_sync(cluster) == {"master", "slave-1"}, SECONDS), cluster.standing()
-        left_out(cluster)
-        for name in ("master", "slave-1"):
-            cluster.kill(name)
-        cluster.coordinator.roll_back(is_same=True)
-        cluster.unblock()
-        for name in ("master", "slave-1"):
-            cluster.start(name)
+        go_back_while_a_third_is_away(cluster)
         cluster.wait(lambda: False, 5.0)
         cluster.kill("master")
         cluster.wait(lambda: False, 60.0)
@@ -783,9 +779,7 @@ def test_an_order_to_lead_overrules_what_a_doubter_that_is_away_knew() -> None:
         assert cluster.wait(lambda: in_sync(cluster) == set(cluster.nodes), SECONDS), cluster.standing()
 
 
-def test_an_order_ends_a_doubt_about_the_leader_that_others_have_noted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_order_ends_a_doubt_about_the_leader_that_others_have_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """slave-2 has noted what slave-1 knew. Then slave-1 got a new store, and leads."""
     with running(slaves=2) as cluster:
         assert put(cluster, cluster.members[0]) is PutMessageStatus.PUT_OK
@@ -793,12 +787,8 @@ def test_an_order_ends_a_doubt_about_the_leader_that_others_have_noted(
         root, read = cluster.members[2].configured.store_path_root_dir, MemberNode.read_known
 
         async def read_with_note(node: MemberNode) -> Known:
-            known = await read(node)
-            return (
-                replace(known, doubters={"slave-1": lost})
-                if node.core.plan.settings.store_path_root_dir == root
-                else known
-            )
+            known, is_third = await read(node), node.core.plan.settings.store_path_root_dir == root
+            return replace(known, doubters={"slave-1": lost}) if is_third else known
 
         monkeypatch.setattr(MemberNode, "read_known", read_with_note)
         cluster.kill("slave-2")
@@ -841,8 +831,6 @@ def test_a_leader_without_room_on_its_disk_writes_its_keys_again() -> None:
         assert newest is not None
         cluster.block("master", COORDINATOR)
         cluster.coordinator.roll_back(is_same=True)
-        follower = cluster.members[1].agent
-        assert follower is not None
         assert cluster.wait(lambda: cluster.view().doubters == ["slave-1"], 3.0), cluster.standing()
         cluster.members[0].disk.full = True
         cluster.unblock()

@@ -72,8 +72,7 @@ def _refusal(work: Work, view: ClusterView, order: Request, keeper: SyncSetKeepe
     me = work.knows.me.name
     if order.to == me:
         # a member that knows more follows nobody before we lead in a newer epoch
-        is_behind = view.newest_known > view.epoch or bool(view.doubters)
-        return None if order.force and is_behind else f"{order.to} leads already"
+        return None if order.force and view.is_behind else f"{order.to} leads already"
     if order.force:
         if order.to in view.members:
             return None
