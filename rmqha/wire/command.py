@@ -328,7 +328,7 @@ class AnswerForm:
         self._ext_fields = ext_fields
         self._varying = varying
         marks = {name: f"\1{name}" for name in varying}
-        text = _encode_json(
+        text = encode_json(
             RemotingCommand(ResponseCode.SUCCESS, MARK_OPAQUE, RESPONSE_FLAG, None, {**ext_fields, **marks})
         ).decode()
         before, _, after = text.replace("%", "%%").rpartition(str(MARK_OPAQUE))
@@ -367,7 +367,7 @@ class FilledAnswer(NamedTuple):
         return self.form.head(request, self.values)
 
 
-def _encode_json(command: RemotingCommand) -> bytes:
+def encode_json(command: RemotingCommand) -> bytes:
     code, opaque, flag, remark, ext_fields, _, version, language, _ = command
     header: dict[str, object] = {
         "code": int(code),
@@ -396,7 +396,7 @@ def _encode_binary(command: RemotingCommand) -> bytes:
     return b"".join((head, remark_bytes, INT32.pack(len(entries)), entries))
 
 
-ENCODERS = {JSON_SERIALIZE_TYPE: _encode_json, ROCKETMQ_SERIALIZE_TYPE: _encode_binary}
+ENCODERS = {JSON_SERIALIZE_TYPE: encode_json, ROCKETMQ_SERIALIZE_TYPE: _encode_binary}
 
 
 def decode_command(frame: bytes) -> RemotingCommand:
