@@ -7,7 +7,16 @@ from typing import NamedTuple
 
 from zope.interface import Interface
 
-from rmqha.wire.command import MARK_OPAQUE, RESPONSE_FLAG, RemotingCommand, ResponseCode, encode_json
+from rmqha.wire.command import (
+    FRAME_HEAD,
+    HEADER_LENGTH,
+    MARK_OPAQUE,
+    RESPONSE_FLAG,
+    TOTAL_LENGTH_BYTES,
+    RemotingCommand,
+    ResponseCode,
+    encode_json,
+)
 from rmqha.wire.record import LOOPBACK, TOPIC_LENGTHS, Host, format_msg_id
 
 OFFSET_DIGITS = 16
@@ -94,6 +103,19 @@ class AnswerParts(NamedTuple):
         return cls(offset + host, queue_id, queue_offset, key, fields, after_opaque)
 
 
+def with_code(answers: bytes, code: int) -> bytes:
+    """Answers of a pass, with another code than that of success."""
+    changed: list[bytes] = []
+    at = 0
+    while at < len(answers):
+        length, header_bytes = FRAME_HEAD.unpack_from(answers, at)
+        header = answers[at + FRAME_HEAD.size : at + FRAME_HEAD.size + header_bytes]
+        header = header.replace(b'"code":%d' % ResponseCode.SUCCESS, b'"code":%d' % code, 1)
+        changed += FRAME_HEAD.pack(HEADER_LENGTH.size + len(header), len(header)), header
+        at += TOTAL_LENGTH_BYTES + length
+    return b"".join(changed)
+
+
 @dataclass(slots=True)
 class Place:
     """Where the messages of a read go, and under which conditions. The pass changes nothing of it.
@@ -105,9 +127,9 @@ class Place:
     answer: AnswerParts
     cluster: str
     max_body_bytes: int
-    max_record_bytes: int
+    max_record_bytes: int = 0
     """maxMessageSize, which counts whole records."""
-    queue_ends: Mapping[Queue, int]
+    queue_ends: Mapping[Queue, int] = field(default_factory=dict)
     """The next offset of each queue that ever had a message."""
     access: ISendAccess | None = None
     """Asked about each request, if access is controlled."""
