@@ -27,7 +27,8 @@ from rmqha.wire.sends.run import (
     ISendAccess,
     ITopicRooms,
     Place,
-    TopicCount,
+    Queue,
+    QueueUnits,
     TopicRoom,
     with_code,
 )
@@ -106,13 +107,13 @@ class OrdinarySends:
             return None
         self._stats.sends_taken += run.count
         if isinstance(status, Deferred):
-            return Passed(run.end, run.count, status.addCallback(self._answers, run.topics, run.answers))
-        return Passed(run.end, run.count, self._answers(status, run.topics, run.answers))
+            return Passed(run.end, run.count, status.addCallback(self._answers, run.queues, run.answers))
+        return Passed(run.end, run.count, self._answers(status, run.queues, run.answers))
 
-    def _answers(self, status: PutMessageStatus, topics: Mapping[str, TopicCount], answers: bytes) -> bytes:
+    def _answers(self, status: PutMessageStatus, queues: Mapping[Queue, QueueUnits], answers: bytes) -> bytes:
         """The answers to messages that are stored, and counted now."""
-        for topic, counted in topics.items():
-            self._stats.messages_put(topic, counted.messages, counted.bytes, counted.messages)
+        for (topic, _), units in queues.items():
+            self._stats.messages_put(topic, units.count, units.record_bytes, units.count)
         return answers if status is PutMessageStatus.PUT_OK else with_code(answers, CODES[status])
 
     def room_of(self, topic: str) -> TopicRoom | None:

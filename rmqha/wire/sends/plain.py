@@ -40,7 +40,6 @@ from rmqha.wire.sends.run import (
     Queue,
     QueueUnits,
     SendRun,
-    TopicCount,
     TopicRoom,
 )
 
@@ -69,9 +68,8 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
     last = offset
     pieces: list[bytes] = []
     answers: list[bytes] = []
-    rooms: dict[str, TopicRoom | None] = {}
     queues: dict[Queue, QueueUnits] = {}
-    topics: dict[str, TopicCount] = {}
+    rooms: dict[Queue, TopicRoom] = {}
     keys: list[tuple[str, int, int]] = []
     while True:
         # The read ends here, or a limit is reached.
@@ -106,11 +104,13 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
             content = orjson.loads(header)
             code, opaque, flag, fields = content["code"], content["opaque"], content["flag"], content["extFields"]
             FOUR_INT32.pack(code, opaque, flag, content["version"])
-            "".join(fields.values())  # raises TypeError if there is anything but texts
-            _, topic, _, _, queue_number, sys_flags, born_at, message_flag = names.required(fields)
-            queue_id, sys_flag = int(queue_number), int(sys_flags)
-            reconsume_times = int(fields.get(names.reconsume_times) or 0)
-            stamps = int(message_flag), int(born_at)
+            required, properties = names.required(fields), fields.get(names.properties) or ""
+            retries = fields.get(names.reconsume_times) or "0"
+            "".join((*required, properties, retries))  # raises TypeError if one is no text
+            _, topic, _, _, *numbers = required
+            queue_id, sys_flag, born_at, message_flag = map(int, numbers)
+            reconsume_times = int(retries)
+            batch = fields.get(names.batch)
         except (ValueError, KeyError, TypeError, AttributeError, StructError):
             declined = Declined.HEADER
             break
@@ -120,12 +120,12 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
         if sys_flag & ~ORDINARY_SYS_FLAGS or len(fields) > MAX_EXT_FIELDS:
             declined = Declined.HEADER
             break
-        if fields.get(names.batch) == "true":
+        if batch is not None and batch != "false":
             declined = Declined.BATCH
             break
 
         # No property asks for more than to store the message. WAIT=true is the default, and is not stored.
-        padded = f"\2{fields.get(names.properties) or ''}\2"
+        padded = f"\2{properties}\2"
         if WAIT_TRUE in padded:
             padded = padded.replace(WAIT_TRUE, "\2")
         if "\2WAIT\1" in padded or "\2DELAY\1" in padded or "\2TRAN_MSG\1" in padded:
@@ -143,15 +143,19 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
             break
 
         # The topic and the queue take messages, and the account may send them.
-        room = rooms.get(topic)
-        if room is None:
-            room = rooms[topic] = place.topics.room_of(topic)
-            if room is None:
+        key = topic, queue_id
+        queue = queues.get(key)
+        if queue is not None:
+            room = rooms[key]
+        else:
+            found = place.topics.room_of(topic)
+            if found is None:
                 declined = Declined.TOPIC
                 break
-        if not 0 <= queue_id < room.write_queues:
-            declined = Declined.QUEUE
-            break
+            if not 0 <= queue_id < found.write_queues:
+                declined = Declined.QUEUE
+                break
+            room, queue = found, QueueUnits(place.queue_ends.get(key, 0))
         body = data[body_at:next_at]
         if place.access is not None and not place.access.may_send(code, fields, body):
             declined = Declined.ACCESS
@@ -159,28 +163,26 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
 
         # The record fits its limits, and the segment.
         own = padded.strip("\2")
-        properties = (f"{own}\2{place.cluster}" if own else place.cluster).encode()
-        size = smallest + len(body) + len(room.encoded) + len(properties)
-        if size > place.max_record_bytes or len(body) > place.max_body_bytes or len(properties) > MAX_PROPERTIES_BYTES:
+        stored = (f"{own}\2{place.cluster}" if own else place.cluster).encode()
+        size = smallest + len(body) + len(room.encoded) + len(stored)
+        if size > place.max_record_bytes or len(body) > place.max_body_bytes or len(stored) > MAX_PROPERTIES_BYTES:
             declined = Declined.SIZE
             break
         if position + size > place.limit:
             declined = Declined.SEGMENT
             break
-        queue = queues.get((topic, queue_id))
-        first = place.queue_ends.get((topic, queue_id), 0) if queue is None else queue.first
-        queue_offset = first if queue is None else first + queue.count
+        queue_offset = queue.first + queue.count
         try:
             head = head_pack(
                 size,
                 MESSAGE_MAGIC_CODE,
                 crc32(body) & CRC_MASK,
                 queue_id,
-                stamps[0],
+                message_flag,
                 queue_offset,
                 position,
                 sys_flag & ~V6_FLAGS | v6_flags,
-                stamps[1],
+                born_at,
                 *born,
                 timestamp,
                 *store,
@@ -193,16 +195,12 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
             break
 
         # From here on the request is taken.
-        pieces += head, body, room.length, room.encoded, INT16.pack(len(properties)), properties
-        if queue is None:
-            queue = queues[topic, queue_id] = QueueUnits(first)
+        pieces += head, body, room.length, room.encoded, INT16.pack(len(stored)), stored
+        if not queue.count:
+            queues[key], rooms[key] = queue, room
         queue.units += UNIT.pack(position, size, tags_hash(tags) if tags else 0)
         queue.count += 1
-        counted = topics.get(topic)
-        if counted is None:
-            counted = topics[topic] = TopicCount()
-        counted.messages += 1
-        counted.bytes += size
+        queue.record_bytes += size
         if unique_key is not None:
             keys.append((f"{topic}#{unique_key}", position, timestamp))
         if own_keys is not None:
@@ -227,7 +225,6 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
         last - offset,
         b"".join(answers),
         queues,
-        topics,
         keys,
         len(keys),
     )

@@ -146,19 +146,15 @@ class Place:
 
 @dataclass(slots=True)
 class QueueUnits:
-    """Consecutive units of a consume queue (spec/store.md 6), as they are in its file. ``first`` is a queue offset."""
+    """Consecutive units of a consume queue (spec/store.md 6), as they are in its file. ``first`` is a queue offset.
+
+    ``record_bytes`` are those of the messages in the log.
+    """
 
     first: int
     count: int = 0
     units: bytearray = field(default_factory=bytearray)
-
-
-@dataclass(slots=True)
-class TopicCount:
-    """How many messages of a topic there are, and the bytes of their records."""
-
-    messages: int = 0
-    bytes: int = 0
+    record_bytes: int = 0
 
 
 IndexKeys = list[tuple[str, int, int]] | bytes
@@ -184,6 +180,5 @@ class SendRun:
     last_at: int
     answers: bytes
     queues: dict[Queue, QueueUnits]
-    topics: dict[str, TopicCount]
     keys: IndexKeys
     key_count: int
