@@ -20,7 +20,7 @@ from rmqha.store.metadata import PERM_WRITE, TopicConfig, TopicFilterType
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.properties import NAME_VALUE_SEPARATOR
 from rmqha.wire.record import MAX_TOPIC_BYTES, Host
-from rmqha.wire.sends import take
+from rmqha.wire.sends.plain import take
 from rmqha.wire.sends.run import (
     AnswerParts,
     Declined,
@@ -35,8 +35,6 @@ from rmqha.wire.sends.run import (
 from rmqha.wire.topics import NO_SENDS_TO, RETRY_PREFIX
 
 MAX_KEPT_ROOMS = 10_000
-UNCOUNTED = (Declined.UNFINISHED, Declined.LIMIT, Declined.NO_SEND)
-"""Where a pass stops although there is no send that it declines."""
 CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -89,7 +87,6 @@ class OrdinarySends:
         place, settings = self._place, self.settings
         since = settings.start_accept_send_request_time_stamp
         if (since and self._now_ms() < since) or not self._puts.begin_run(place):
-            self._stats.sends_declined[Declined.STORE] += 1
             return None
         place.most = most
         place.born_host = self._born_hosts.get(connection) or self._born_host(connection)
@@ -97,7 +94,7 @@ class OrdinarySends:
             place.store_host = self._own.store_host
             place.answer = AnswerParts.of(answer_fields(settings), place.store_host)
         run = take(data, at, place)
-        if run.declined not in UNCOUNTED:
+        if run.declined.is_counted:
             self._stats.sends_declined[run.declined] += 1
         if not run.count:
             return None

@@ -43,7 +43,12 @@ class Declined(Enum):
     SIZE = "the message is larger than maxMessageSize, or a text longer than its field"
     SEGMENT = "it must begin a segment"
     ACCESS = "the account was not seen to send to this topic before, or the signature is wrong"
-    STORE = "the store takes no messages now, or the disk has refused them"
+    STORE = "the disk has refused what the pass took: it may fit one by one"
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether there is a send that the pass declines."""
+        return self not in (Declined.UNFINISHED, Declined.LIMIT, Declined.NO_SEND)
 
 
 class TopicRoom(NamedTuple):
