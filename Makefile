@@ -180,7 +180,7 @@ wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for
 	$(BIN)/python tests/check_wheel.py
 
 package: $(READY)  ## dist/: sdist, wheel, man pages and completions of bash, zsh and fish
-	$(BIN)/python -m build --outdir dist
+	RMQHA_EXTENSION=no $(BIN)/python -m build --outdir dist
 	$(BIN)/python packaging/make/pages.py dist
 
 deb: $(READY)  ## dist/rmqha_VERSION_ARCH.deb, by dh-virtualenv, on Debian
