@@ -103,9 +103,12 @@ class OrdinarySends:
             self._stats.sends_declined[Declined.STORE] += 1
             return None
         self._stats.sends_taken += run.count
+        answers: bytes | Deferred[bytes]
         if isinstance(status, Deferred):
-            return Passed(run.end, run.count, status.addCallback(self._answers, run.queues, run.answers))
-        return Passed(run.end, run.count, self._answers(status, run.queues, run.answers))
+            answers = status.addCallback(self._answers, run.queues, run.answers)
+        else:
+            answers = self._answers(status, run.queues, run.answers)
+        return Passed(run.end, run.count, answers, run.declined.is_final)
 
     def _answers(self, status: PutMessageStatus, queues: Mapping[Queue, QueueUnits], answers: bytes) -> bytes:
         """The answers to messages that are stored, and counted now."""

@@ -46,9 +46,14 @@ class Declined(Enum):
     STORE = "the disk has refused what the pass took: it may fit one by one"
 
     @property
+    def is_final(self) -> bool:
+        """Whether a further pass would decline the request too."""
+        return self not in (Declined.UNFINISHED, Declined.LIMIT)
+
+    @property
     def is_counted(self) -> bool:
         """Whether there is a send that the pass declines."""
-        return self not in (Declined.UNFINISHED, Declined.LIMIT, Declined.NO_SEND)
+        return self.is_final and self is not Declined.NO_SEND
 
 
 class TopicRoom(NamedTuple):
