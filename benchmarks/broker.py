@@ -2,9 +2,9 @@
 
 All pairs run all the time, each master and slave a process of its own, over loopback, with ASYNC_FLUSH and files of
 the default sizes. "ours" has the compiled kernel if it is built, and "plain" is a pair of ours without it. Rounds
-alternate; of each figure the median of all rounds counts. TPS are messages answered a second; times are its client's.
-"master" and "slave" are the processor time of these processes, in µs a message. "floor" is a bare broker on Twisted that
-stores nothing. Memory is the greater of our two nodes' after the last load, beside their stores' pages.
+alternate; of each figure the median of all rounds counts. TPS are messages answered a second, and times are those of
+the producer. "master" and "slave" are the processor time of these processes, in µs a message. "floor" is a bare broker
+on Twisted that stores nothing. Memory is the greater of our two nodes' after the last load, beside their stores' pages.
 
 The model of four masters is arithmetic: each master is one thread, so on a processor of its own it has as many messages
 a second as its processor time allows. It leaves out the clients, which need other machines.
