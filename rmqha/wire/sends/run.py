@@ -61,9 +61,11 @@ class Declined(Enum):
 
 
 def may_be_send(data: bytes, at: int) -> bool:
-    """Whether the header of the whole request at ``at`` in ``data`` looks like that of a send. It costs little to ask."""
+    """Whether the header of the whole frame at ``at`` in ``data`` looks like that of a send. It costs little to ask."""
     header_at = at + FRAME_HEAD.size
-    (_, header_bytes) = FRAME_HEAD.unpack_from(data, at)
+    if header_at > len(data):
+        return False
+    _, header_bytes = FRAME_HEAD.unpack_from(data, at)
     body_at = header_at + header_bytes
     return data.find(V2_CODE, header_at, body_at) >= 0 or data.find(V1_CODE, header_at, body_at) >= 0
 
