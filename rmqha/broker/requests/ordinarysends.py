@@ -30,6 +30,7 @@ from rmqha.wire.sends.run import (
     Queue,
     QueueUnits,
     TopicRoom,
+    may_be_send,
     with_code,
 )
 from rmqha.wire.topics import NO_SENDS_TO, RETRY_PREFIX
@@ -84,6 +85,8 @@ class OrdinarySends:
         )
 
     def take(self, connection: RemotingProtocol, data: bytes, at: int, most: int) -> Passed | None:
+        if not may_be_send(data, at):
+            return None
         place, settings = self._place, self.settings
         since = settings.start_accept_send_request_time_stamp
         if (since and self._now_ms() < since) or not self._puts.begin_run(place):

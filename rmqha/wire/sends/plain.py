@@ -34,6 +34,8 @@ from rmqha.wire.layout import (
 from rmqha.wire.record import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, CRC_MASK, MAX_PROPERTIES_BYTES, Host
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS
 from rmqha.wire.sends.run import (
+    V1_CODE,
+    V2_CODE,
     AnswerParts,
     Declined,
     Place,
@@ -48,7 +50,6 @@ UNIT = Struct(">qiq")
 MOST_HEADER_BYTES = 16 * 1024
 MOST_KEYS = 1024
 """A pass takes no further request when its messages have as many index keys."""
-V1_CODE, V2_CODE = b'"code":%d,' % RequestCode.SEND_MESSAGE, b'"code":%d,' % RequestCode.SEND_MESSAGE_V2
 MULTI_TAGS_FLAG = 0x2
 V6_FLAGS = BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG
 ORDINARY_SYS_FLAGS = COMPRESSED_FLAG | MULTI_TAGS_FLAG | V6_FLAGS | COMPRESSION_TYPE_MASK
