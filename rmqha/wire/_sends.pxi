@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memcpy
 
 cdef int32_t SEND_MESSAGE_V2, RESPONSE_FLAG, ONEWAY_FLAG, V6_FLAGS, ORDINARY_SYS_FLAGS
 cdef Py_ssize_t MOST_HEADER_BYTES, MOST_KEYS, MAX_PROPERTIES_BYTES
-cdef object _loads, _QueueUnits, _SendRun, _UNFINISHED, _LIMIT
+cdef object _loads, _take_plain, _QueueUnits, _SendRun, _UNFINISHED, _LIMIT
 _SendRun = None
 
 
@@ -18,7 +18,7 @@ cdef int load_sends() except -1:
     """Take the constants from the plain modules, when the first sends come: who reads logs does not import them."""
     global SEND_MESSAGE_V2, RESPONSE_FLAG, ONEWAY_FLAG, V6_FLAGS, ORDINARY_SYS_FLAGS
     global MOST_HEADER_BYTES, MOST_KEYS, MAX_PROPERTIES_BYTES
-    global _loads, _QueueUnits, _SendRun, _UNFINISHED, _LIMIT
+    global _loads, _take_plain, _QueueUnits, _SendRun, _UNFINISHED, _LIMIT
     import orjson
     from rmqha.wire import command
     from rmqha.wire.sends import plain, run
@@ -28,7 +28,7 @@ cdef int load_sends() except -1:
     V6_FLAGS, ORDINARY_SYS_FLAGS = plain.V6_FLAGS, plain.ORDINARY_SYS_FLAGS
     MOST_HEADER_BYTES, MOST_KEYS = plain.MOST_HEADER_BYTES, plain.MOST_KEYS
     MAX_PROPERTIES_BYTES = _record.MAX_PROPERTIES_BYTES
-    _loads, _QueueUnits = orjson.loads, run.QueueUnits
+    _loads, _take_plain, _QueueUnits = orjson.loads, plain.take, run.QueueUnits
     _UNFINISHED, _LIMIT = run.Declined.UNFINISHED, run.Declined.LIMIT
     _SendRun = run.SendRun
     return 0
@@ -553,7 +553,7 @@ cdef bint read_send(const uint8_t *at, const uint8_t *end, uint8_t *texts, Heade
         return False
     message.flag = <int32_t>value
     value = 0
-    if letters & (1 << RECONSUME_TIMES) and header.values[RECONSUME_TIMES].length:
+    if letters & (1 << RECONSUME_TIMES):
         if not number_in(&header.values[RECONSUME_TIMES], -2147483648, 2147483647, &value):
             return False
     message.reconsume_times = <int32_t>value
@@ -568,8 +568,14 @@ cdef bint read_send(const uint8_t *at, const uint8_t *end, uint8_t *texts, Heade
     return read_properties(texts, value, message)
 
 
-def take(bytes data not None, Py_ssize_t at, place):
-    """The twin of `rmqha.wire.sends.plain.take`, but None if it takes nothing. ``keys`` are packed with their hashes."""
+def take_sends(bytes data not None, Py_ssize_t at, place):
+    """The twin of `rmqha.wire.sends.plain.take`. It may stop earlier, but not before the first send that is taken."""
+    run = try_sends(data, at, place)
+    return _take_plain(data, at, place) if run is None else run
+
+
+def try_sends(bytes data not None, Py_ssize_t at, place):
+    """The sends of which it is sure; None if there is none. ``keys`` are packed with their hashes."""
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data)
     cdef const uint8_t *raw = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef int64_t offset = place.offset, limit = place.limit, timestamp = place.timestamp, position = place.offset
@@ -626,6 +632,8 @@ def take(bytes data not None, Py_ssize_t at, place):
             break
         message.body = raw + at + FRAME_HEAD_BYTES + header_bytes
         message.body_length = length - 4 - header_bytes
+        if message.body_length > max_body:
+            break
         if queue_count:
             queue_number = find_queue(
                 room.queues, queue_count, (queue_number + 1) % queue_count, &header.values[TOPIC], <int32_t>queue_id
@@ -660,7 +668,7 @@ def take(bytes data not None, Py_ssize_t at, place):
                 break
         stored = PyBytes_GET_SIZE(cluster) + (message.own_length + 1 if message.own_length else 0)
         size = <int64_t>smallest + message.body_length + queue.topic_length + stored
-        if size > max_record or message.body_length > max_body or stored > MAX_PROPERTIES_BYTES:
+        if size > max_record or stored > MAX_PROPERTIES_BYTES:
             break
         if size > 2147483647 or size > limit - position:
             break
