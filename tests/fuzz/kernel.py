@@ -2,20 +2,24 @@
 
 ``python -m tests.fuzz.kernel --bytes 1e9 --seed 1`` ends with status 1 at the first difference, and prints its seed.
 Half of the bytes are reads of connections with sends, half are segments of the log; both are damaged, and are cut
-anywhere. With the kernel of ``make kernel-sanitized`` each read outside of its buffer ends the process too.
+anywhere. ``make fuzz-kernel`` gives it a kernel that ends the process at each read outside of its buffer, too.
 """
 
 import argparse
 import sys
 import time
 from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
 from random import Random
+from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
 from rmqha.testing.records import make_record
 from rmqha.wire import scan
-from rmqha.wire.compiled import KERNEL, implementation
+from rmqha.wire.compiled import KERNEL, NAME, implementation
 from rmqha.wire.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
 from rmqha.wire.record import Blank, Host, Record, RecordError, check_record, encode_blank, encode_record
 from rmqha.wire.scanned import Scan
@@ -25,6 +29,7 @@ ODD_INTEGERS = (0, 1, 2, 91, 92, 0x7F, 0x80, 0x10, 0x30, 0x7FFF, 0x8000, 0x7FFFF
 HOSTS = (Host.parse("10.0.0.1", 10911), Host.parse("2001:db8::1", 10911))
 BASES = (0, 1 << 30, (1 << 63) - (1 << 20))
 SHOWN_SECONDS = 60
+CUT_EVERYWHERE_BYTES = 2000
 PLAIN = scan.check_records_plain
 
 
@@ -107,14 +112,36 @@ def run_of_messages(data: bytes, base: int, start: int, limit: int) -> Scan:
     return found
 
 
+def compare_sends(kernel: Any, rng: Random, compared: streams.Compared) -> None:
+    """A read, whole or cut: now and then at every place. Raises AssertionError."""
+    place, data = streams.a_place(rng), streams.a_read(rng)
+    chance = rng.random()
+    if chance < 0.01 and len(data) < CUT_EVERYWHERE_BYTES:
+        for end in range(len(data)):
+            streams.compare(kernel, data[:end], place, compared)
+    streams.compare(kernel, data if chance < 0.7 else data[: rng.randrange(len(data) + 1)], place, compared)
+
+
+def load(path: Path) -> ModuleType:
+    """A kernel in a file. It is the only one that this process loads."""
+    loader = ExtensionFileLoader(NAME, str(path))
+    found = spec_from_loader(NAME, loader)
+    assert found is not None, "it has a loader"
+    kernel = module_from_spec(found)
+    loader.exec_module(kernel)
+    return kernel
+
+
 def main() -> int:
     """The exit code: 0 if all was alike, 1 at a difference, 2 if there is no kernel."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--bytes", type=float, default=1e8, help="how many bytes to compare")
     parser.add_argument("--seed", type=int, default=0, help="the first case")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this time")
+    parser.add_argument("--kernel", type=Path, help="another kernel than the one that is installed")
     options = parser.parse_args()
-    if KERNEL is None:
+    kernel = KERNEL if options.kernel is None else load(options.kernel)
+    if kernel is None:
         print(f"nothing to compare: {implementation()}")
         return 2
     sends, segments, seed = streams.Compared(), Segments(), options.seed
@@ -123,9 +150,9 @@ def main() -> int:
         rng = Random(seed)
         try:
             if sends.bytes <= segments.bytes:
-                streams.compare(KERNEL, streams.a_read(rng), streams.a_place(rng), sends)
+                compare_sends(kernel, rng, sends)
             else:
-                compare_segment(KERNEL, rng, segments)
+                compare_segment(kernel, rng, segments)
         except AssertionError as error:
             print(f"seed {seed}: {error}")
             return 1
