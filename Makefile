@@ -119,6 +119,12 @@ imports: $(READY)  ## import-linter: who may import whom
 unit: $(READY)  ## pytest: everything but the stories and the long forms, the real Java broker and Spark too
 	$(SIZES) $(PYTEST) $(PARALLEL) -m "not story and not proof" $(TESTS)
 
+# What the kernel compiles, and what stands on it.
+TWINS := tests/wire tests/store tests/ha tests/remoting tests/broker
+
+twins: $(READY)  ## pytest: the unit tests of what the compiled kernel has a part in, on plain Python
+	RMQHA_PURE_PYTHON=1 $(FEW_EXAMPLES) $(PYTEST) $(QUICKLY) -m unit -q $(TWINS)
+
 stories: $(READY)  ## pytest: tests that take long, mostly with several brokers, clients or Spark
 	$(SIZES) $(PYTEST) $(PARALLEL) -m "story and not proof" $$(grep -rl --include='test_*.py' 'mark[.]story' tests)
 
@@ -192,6 +198,9 @@ wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for
 package: $(READY)  ## dist/: sdist, wheel, man pages and completions of bash, zsh and fish
 	RMQHA_EXTENSION=no $(BIN)/python -m build --outdir dist
 	$(BIN)/python packaging/make/pages.py dist
+
+wheels: $(READY)  ## dist/: wheels with the compiled kernel, by cibuildwheel where Docker or podman runs; else one for this Python
+	packaging/make/wheels.sh
 
 deb: $(READY)  ## dist/rmqha_VERSION_ARCH.deb, by dh-virtualenv, on Debian
 	packaging/make/deb.sh
