@@ -198,6 +198,12 @@ class EqualTests(PlainTests):
         stats = self.check_each(odd, has_acl=True)
         self.assertGreaterEqual(stats.sends_taken, len(odd))
 
+    def test_a_lease_that_ends_between_append_and_answer(self) -> None:
+        read = Event(data=Send(USUAL).frame * 3)
+        for changed in (FLUSH, SYNC):
+            ends = Event(name="slow disk"), read, Event(name="lease", number=0), Event(name="flushed")
+            self.check(Scenario(changed, False, 128, [*ends, Event(name="replicated"), read]))
+
     @pytest.mark.long
     def test_each_outcome_of_what_a_put_waits_for(self) -> None:
         ordinary = Send(USUAL).frame
