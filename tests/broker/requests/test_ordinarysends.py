@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from itertools import count, pairwise
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -41,6 +42,8 @@ from tests.broker.requests.sendframes import (
     sends,
 )
 from tests.fixtures import new_folder
+from tests.fuzz.mutation import mutate
+from tests.fuzz.texts import COMMAND
 from tests.remoting.test_protocol import frame
 from tests.twins import KernelTests, PlainTests
 
@@ -256,6 +259,30 @@ class EqualTests(PlainTests):
         for connection, at in enumerate(range(0, len(stream), 3), start=1):
             script += Event(connection, stream[:at]), Event(connection, stream[at:])
         self.check(Scenario({}, False, 10_000, script))
+
+    def check_mutated(self, seed: int, count: int = 200) -> None:
+        """Both do the same with sends that are spoilt anywhere, each between sound ones on a connection of its own."""
+        rng = Random(seed)
+        sound = [
+            Send(USUAL, body=b"x").frame,
+            Send(USUAL, code=10, names=V1_FIELDS, style="go").frame,
+            Send({**USUAL, "properties": "", "topic": "é漢"}, {"flag": "2"}, escapes=True, style="cpp").frame,
+        ]
+        script = []
+        for connection in range(count):
+            spoilt = mutate(rng.choice(sound)[4:], rng, COMMAND.shape, [each[4:] for each in sound])
+            stream = sound[0] + len(spoilt).to_bytes(4, "big") + spoilt + rng.choice(sound)
+            at = rng.choice((len(stream), rng.randrange(len(stream))))
+            script += Event(connection, stream[:at]), Event(connection, stream[at:])
+        self.check(Scenario({}, False, 10_000, script))
+
+    def test_sends_that_are_spoilt(self) -> None:
+        self.check_mutated(1)
+
+    @pytest.mark.fuzz
+    def test_many_sends_that_are_spoilt(self) -> None:
+        for seed in range(2, 2 + examples(50)):
+            self.check_mutated(seed)
 
     @settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
     @given(scenarios())
