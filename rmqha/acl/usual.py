@@ -58,7 +58,7 @@ class UsualSends:
                 return False
             given = fields[SIGNATURE].encode()
             signed = "".join(sender.pick(fields)).encode()
-        except (KeyError, TypeError, UnicodeEncodeError):  # a field is missing, or no text
+        except (KeyError, TypeError, AttributeError, UnicodeEncodeError):  # a field is missing, or no text
             return False
         return compare_digest(given, sender.key.signature(signed, body))
 

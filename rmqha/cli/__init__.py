@@ -96,8 +96,20 @@ class LazyCommands(CommandGroup):
         return super().get_command(ctx, cmd_name)
 
 
+def _version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    """Show the version, and which code runs: the compiled kernel or plain Python."""
+    if not is_asked or ctx.resilient_parsing:
+        return
+    from rmqha.wire.compiled import implementation  # other commands' help does not need it
+
+    click.echo(f"rmqha, version {__version__} ({implementation()})")
+    ctx.exit()
+
+
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="rmqha")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 def main() -> None:
     """Inspect and repair RocketMQ stores and HA nodes; send messages to brokers and read them.
 

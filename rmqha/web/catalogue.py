@@ -42,8 +42,8 @@ def gauges_of(kind: type) -> tuple[Metric, ...]:
 
 BUILD_INFO = _gauge(
     "rmqha_build_info",
-    "1; its labels are the versions of rmqha, Python and Twisted.",
-    *("version", "python", "twisted"),
+    "1; its labels are the versions of rmqha, Python and Twisted, and which code runs: kernel or plain Python.",
+    *("version", "python", "twisted", "implementation"),
 )
 CONNECTIONS = _gauge("rmqha_connections", "Open connections of a port.", "port")
 CONNECTIONS_REFUSED = _counter(

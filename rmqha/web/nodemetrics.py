@@ -25,6 +25,7 @@ from rmqha.web.watchednode import (
     slaves_of,
     slots_of,
 )
+from rmqha.wire.compiled import implementation
 from rmqha.wire.sends.run import Declined
 
 ROLES = tuple(role.value for role in BrokerRole)
@@ -186,8 +187,8 @@ def _counters(
 
 
 def build_info(common: Common) -> Family:
-    """The versions of this process."""
-    versions = (rmqha.__version__, platform.python_version(), twisted.__version__)
+    """The versions of this process, and which code runs."""
+    versions = (rmqha.__version__, platform.python_version(), twisted.__version__, implementation())
     return common.family("rmqha_build_info", {versions: 1.0})
 
 
