@@ -59,6 +59,9 @@ $(READY): pyproject.toml setup.py
 	$(BIN)/pip install --quiet --editable '.[dev,fuzz]' || $(BIN)/pip install --quiet --editable '.[dev]'
 	touch $(READY)
 
+kernel: $(READY)  ## builds the compiled kernel in place, after a change of rmqha/wire/_kernel.pyx; fails if it cannot
+	RMQHA_EXTENSION=yes $(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+
 $(READY_FOR_DOCS): $(READY)
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	touch $(READY_FOR_DOCS)
