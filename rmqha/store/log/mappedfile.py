@@ -119,6 +119,10 @@ class MappedFile:
         """The offset that follows the segment."""
         return self.base_offset + self.file_size
 
+    def holds(self, offset: int) -> bool:
+        """Whether this offset is in the segment."""
+        return self.base_offset <= offset < self.base_offset + self.file_size
+
     def write(self, position: int, *pieces: Buffer) -> None:
         """Write all pieces at ``position``, one after another. Raises OSError."""
         try:
