@@ -186,7 +186,7 @@ class CommitLog:
 
     def _file_for_append(self) -> MappedFile:
         tail = self._tail
-        if tail is None or not tail.base_offset <= self.max_offset < tail.base_offset + tail.file_size:
+        if tail is None or not tail.holds(self.max_offset):
             base = self.max_offset - self.max_offset % self.segment_size
             self._trim_open()
             self._queue.flush_surplus(base)
@@ -214,10 +214,11 @@ class CommitLog:
         limit = self.max_offset if limit is None else min(limit, self.max_offset)
         result = Scan(end=start)
         while result.end < limit and result.problem is None:
-            mapped_file = self._find(result.end)
+            tail = self._tail
+            mapped_file = tail if tail is not None and tail.holds(result.end) else self._find(result.end)
             segment_limit = min(limit, mapped_file.end_offset)
             found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, segment_limit)
-            result = result.then(found)
+            result = found if result.end == start else result.then(found)
             if found.end < mapped_file.end_offset:
                 break
         return result
