@@ -195,6 +195,7 @@ class OpenNode:
         }
         limits = broker_limits(settings, _connections_of(settings))
         self._control_access(broker)
+        ordinary_sends = broker.ordinary_sends(self._gate)
         main, fast = [
             RemotingFactory(
                 self._guarded({**broker.processors(fast_port), **about_node}),
@@ -202,6 +203,7 @@ class OpenNode:
                 limits,
                 PortBudget(self._clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
                 broker.turns,
+                ordinary_sends,
             )
             for fast_port in (False, True)
         ]
