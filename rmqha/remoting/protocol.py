@@ -154,11 +154,15 @@ Processors = Mapping[int, Processor]
 
 
 class Passed(NamedTuple):
-    """Requests that a pass took: where they end in what was read, how many there are, and the frames of answers."""
+    """Requests that a pass took: where they end in what was read, how many there are, and the frames of answers.
+
+    ``is_declined`` says whether the next request is declined: the processor of its code gets that.
+    """
 
     end: int
     requests: int
     answers: bytes | Deferred[bytes]
+    is_declined: bool
 
 
 class IRequestPass(Interface):
@@ -306,6 +310,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _take_frames(self, data: bytes) -> None:
         """Process the complete frames until something holds up the connection, and keep the rest."""
         at, end = 0, len(data)
+        declined_at = -1
         self._wanted = 0
         self._is_taking_frames = True
         while self.is_open and not self._hold_ups and end - at >= TOTAL_LENGTH_BYTES:
@@ -322,22 +327,25 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 self.turns.next_for_requests().addCallback(lambda _: self._go_on(HoldUp.OTHERS_TURN))
                 break
             had_room, self._wanted_room = self._wanted_room, False
-            passed_to = None if self._request_pass is None else self._take_pass(self._request_pass, data, at)
-            if passed_to is None:
+            passed = None if at == declined_at else self._take_pass(data, at)
+            if passed is None:
                 self.turns.take()
                 at = frame_at + length
                 self.stringReceived(data[frame_at:at])
             else:
-                at = passed_to
+                at = passed.end
+                declined_at = at if passed.is_declined else -1
             if had_room:  # returned only now, because a request in progress is counted by itself
                 self._budget.whole(self)
         self._is_taking_frames = False
         self._received = Pieces(data[at:] if self.is_open else b"")
 
-    def _take_pass(self, request_pass: IRequestPass, data: bytes, at: int) -> int | None:
-        """Let the pass take the requests from ``at`` on. Returns where it stopped; None if it takes none."""
+    def _take_pass(self, data: bytes, at: int) -> Passed | None:
+        """Let the pass, if there is one, take the requests from ``at`` on. None if it takes none."""
         most = min(self.turns.left, self._limits.requests_in_progress - self._requests_in_progress)
-        passed = request_pass.take(self, data, at, most) if most > 0 else None
+        if self._request_pass is None or most <= 0:
+            return None
+        passed = self._request_pass.take(self, data, at, most)
         if passed is None:
             return None
         self._heard = True
@@ -350,7 +358,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             passed.answers.addCallback(lambda _: self._ended(passed.requests, size))
         else:
             self._write_answers(passed.answers)
-        return passed.end
+        return passed
 
     def _write_answers(self, answers: bytes) -> None:
         """Write frames that have no body."""
