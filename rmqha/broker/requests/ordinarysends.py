@@ -20,7 +20,7 @@ from rmqha.store.metadata import PERM_WRITE, TopicConfig, TopicFilterType
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.properties import NAME_VALUE_SEPARATOR
 from rmqha.wire.record import MAX_TOPIC_BYTES, Host
-from rmqha.wire.sends.plain import take
+from rmqha.wire.sends import take
 from rmqha.wire.sends.run import (
     AnswerParts,
     Declined,
