@@ -593,7 +593,7 @@ class Dispatcher:
     def _notify_of_many(self, run: _Run) -> None:
         """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
         queue, queue_offset, units = run
-        lasts = {code: place for place, code in enumerate(units["tags_code"].tolist())}
+        lasts = dict(zip(units["tags_code"].tolist(), range(len(units)), strict=True))
         for tags_code, place in lasts.items():
             physical_offset, size, _ = units[place].item()
             request = DispatchRequest(
