@@ -6,19 +6,19 @@ set, the kernel is used if it is there.
 """
 
 import os
-from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import TypeVar, cast
 
 from rmqha import __version__
 
-Function = TypeVar("Function", bound=Callable[..., object])
+Function = TypeVar("Function")
 
 PURE_PYTHON = "RMQHA_PURE_PYTHON"
 CONTRACT = 1
 """It changes whenever arguments, results or meaning of a compiled function change. The kernel has the same number."""
 NAME = "rmqha.wire._kernel"
+NOT_BUILT, SWITCHED_OFF = "not built", "switched off"
 
 
 class KernelError(ImportError):
@@ -30,7 +30,7 @@ def find_kernel(wish: str | None) -> tuple[ModuleType | None, str]:
     if wish not in (None, "", "0", "1"):
         raise KernelError(f"{PURE_PYTHON} is {wish!r}: it may be 0, 1, or not set")
     if wish == "1":
-        return None, "switched off"
+        return None, SWITCHED_OFF
     kernel, missing = _load()
     if kernel is None and wish == "0":
         raise KernelError(f"{PURE_PYTHON} is 0, but the kernel is {missing}: see docs/install.md")
@@ -43,7 +43,7 @@ def _load() -> tuple[ModuleType | None, str]:
         kernel = import_module(NAME)
     except ImportError as error:
         is_there = not isinstance(error, ModuleNotFoundError) or error.name != NAME
-        return None, f"broken: {error}" if is_there else "not built"
+        return None, f"broken: {error}" if is_there else NOT_BUILT
     if (__version__, CONTRACT) != (kernel.VERSION, kernel.CONTRACT):
         return None, f"built for another rmqha ({kernel.VERSION}, contract {kernel.CONTRACT})"
     return kernel, ""
@@ -58,6 +58,11 @@ def compiled_or(plain: Function, name: str) -> Function:
     return plain if KERNEL is None else cast(Function, getattr(KERNEL, name))
 
 
+IN_USE, PLAIN = "kernel", "plain Python: kernel "
+FINE_IMPLEMENTATIONS = (IN_USE, PLAIN + NOT_BUILT, PLAIN + SWITCHED_OFF)
+"""Others say that there is a kernel which cannot be used."""
+
+
 def implementation() -> str:
     """``kernel``, or ``plain Python`` with the reason, as ``--version``, ``rmqha doctor`` and the metrics show it."""
-    return "kernel" if KERNEL is not None else f"plain Python: kernel {WHY_NOT}"
+    return IN_USE if KERNEL is not None else PLAIN + WHY_NOT

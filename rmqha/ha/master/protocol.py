@@ -7,7 +7,7 @@ needs earlier bytes must reconnect.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 
@@ -115,11 +115,15 @@ class TransferFrames:
         data = self._commit_log.get_data(start, limit_bytes)
         if data is None:
             return None
-        pieces: list[bytes | memoryview] = []
-        for at in range(0, len(data), self.batch_bytes):
-            body = data[at : at + self.batch_bytes]
-            pieces += (TRANSFER_HEADER.pack(start + at, len(body)), body)
-        made = start, start + len(data), b"".join(pieces)
+        if len(data) <= self.batch_bytes:
+            frames = b"".join((TRANSFER_HEADER.pack(start, len(data)), data))
+        else:
+            pieces: list[bytes | memoryview] = []
+            for at in range(0, len(data), self.batch_bytes):
+                body = data[at : at + self.batch_bytes]
+                pieces += (TRANSFER_HEADER.pack(start + at, len(body)), body)
+            frames = b"".join(pieces)
+        made = start, start + len(data), frames
         if self._shared:
             self._kept = made
         return made[1:]
@@ -194,11 +198,15 @@ class HAMasterProtocol(ReportReceiver, ClockTimeouts):
     def reports_received(self, reports: list[int]) -> None:
         if self.state is HAConnectionState.CLOSED:
             return
+        if self.state is HAConnectionState.TRANSFER:
+            self._acknowledge(reports)  # first, because puts wait for it
         self._last_report_time = self._clock.seconds()
         self.resetTimeout()  # only complete reports count, so a peer cannot stay by sending single bytes
-        if self.state is HAConnectionState.TRANSFER:
-            self._acknowledge(reports)
-            return
+        if self.state is HAConnectionState.REQUEST:
+            self._take_first(reports)
+
+    def _take_first(self, reports: list[int]) -> None:
+        """Take reports before the transfer."""
         while reports and (self._hello or reports[0] in HELLOS) and self.state is HAConnectionState.REQUEST:
             reports = self._take_hello(reports)
         if reports and reports[0] == READER and not self.is_reader and self.member is None:
@@ -327,7 +335,12 @@ class HAMasterProtocol(ReportReceiver, ClockTimeouts):
         while self.state is HAConnectionState.TRANSFER and not self._paused and self._send_some():
             pass
 
+    def holds(self, offset: int) -> bool:
+        """Whether its last report is not before ``offset``."""
+        return self.progress is not None and self.progress.reported >= offset
+
     def _send_some(self) -> bool:
+        """Send a part of what was not sent yet. Returns whether more may be sent."""
         log, progress = self._commit_log, self._transfer
         start = progress.sent
         ready_bytes = min(self._port.write_size.bytes, log.verified_offset - start)
@@ -351,7 +364,7 @@ class HAMasterProtocol(ReportReceiver, ClockTimeouts):
         end, data = made
         progress.send(end)
         self._write(data, (start, end))
-        return True
+        return end < log.verified_offset
 
     def _allowed(self, ready_bytes: int) -> int:
         """How many of these bytes may be sent now; ``log_grew`` is called when that changes."""
@@ -480,6 +493,10 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         """The node's right to lead a failover cluster, whose members show who they are."""
         self._offered_offset = 0
         self._next_offer: IDelayedCall | None = None
+        self._gathered = 0
+        """How often the log grew since ``_next_offer`` was scheduled."""
+        self._is_crowded = False
+        """Whether it grew more than once before the last one."""
         self._unsubscribe = _nothing
 
     @property
@@ -502,19 +519,36 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
     def _log_grew(self) -> None:
         if not self.places.slaves:
             return  # a new slave gets everything from its first report on
-        if self.commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
+        if self._is_urgent:
             self._offer()
-        elif self._next_offer is None:
+            return
+        self._gathered += 1
+        if self._next_offer is None:
             self._next_offer = self.clock.callLater(self.options.gather_seconds, self._offer_rest)
+
+    @property
+    def _is_urgent(self) -> bool:
+        """Whether new bytes are sent now: they are many, or a put waits for a slave that has nothing to do.
+
+        If this round or the last one has appended more often, they wait for what else it appends.
+        """
+        offered = self._offered_offset
+        if self.commit_log.verified_offset - offered >= AT_ONCE_BYTES:
+            return True
+        if self.options.gather_seconds or self._is_crowded or self._next_offer is not None:
+            return False
+        return any(slave.holds(offered) for slave in self.places.slaves)
 
     def _offer_rest(self) -> None:
         self._next_offer = None
+        self._is_crowded, self._gathered = self._gathered > 1, 0
         self._offer()
 
     def _offer(self) -> None:
         self._offered_offset = self.commit_log.verified_offset
-        with self.frames.shared():
-            for slave in list(self.places.slaves):
+        slaves = tuple(self.places.slaves)
+        with self.frames.shared() if len(slaves) > 1 else nullcontext():
+            for slave in slaves:
                 slave.log_grew()
 
     def acknowledged(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log.room import room_of
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.retention import SlotFolder
+from rmqha.wire.compiled import implementation
 
 PROCESSES = Path("/proc")
 OPEN_FILES = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
@@ -58,6 +59,7 @@ def _read(reader: StoreReader, settings: Settings, has_settings: bool) -> Store:
         slots=slots,
         slots_problem=problem,
         open_files=_open_files(path / LOCK_FILE) if reader.live else _own_limit(),
+        implementation=implementation(),
     )
 
 

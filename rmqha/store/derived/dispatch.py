@@ -33,9 +33,9 @@ from rmqha.store.derived.dispatchrequest import (
     next_sound_position,
     read_if_sound,
 )
-from rmqha.store.derived.index import IndexedKey, KeyIndex
+from rmqha.store.derived.index import HASHED_KEY_DTYPE, IndexedKey, KeyIndex
 from rmqha.store.derived.placing import MessageArrived, Placer
-from rmqha.store.derived.putnotes import PutNotes
+from rmqha.store.derived.putnotes import PutNote, PutNotes
 from rmqha.store.derived.queuetable import IReadWatcher, QueueTable
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.commitlog import CommitLog
@@ -43,7 +43,7 @@ from rmqha.store.log.derivedend import DerivedEnd
 from rmqha.store.log.mappedfile import Syncable
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
-from rmqha.wire.record import INNER_BATCH_FLAG
+from rmqha.wire.sends.run import QueueUnits
 
 SLICE_BYTES = 1024 * 1024
 SLICE_MESSAGES = 1000
@@ -390,7 +390,7 @@ class Dispatcher:
         base, position = self.reput_offset, 0
         limit = min(len(data), log.verified_offset - base)
         noted = self.notes.take(base, NOTED_AT_ONCE, SLICE_KEYS)
-        if noted and self._dispatch_noted(noted, keys):
+        if noted and self._dispatch_noted(noted):
             return
         if limit >= MIN_BULK_BYTES and base >= self._singly_until:
             began = self._seconds()
@@ -481,53 +481,57 @@ class Dispatcher:
         self.reput_offset = end
         return True
 
-    def _dispatch_noted(self, requests: Sequence[DispatchRequest], keys: list[IndexedKey]) -> bool:
-        """Dispatch consecutive messages by their queues. False if they must be dispatched one by one."""
-        runs = self._noted_runs(requests)
+    def _dispatch_noted(self, notes: Sequence[PutNote]) -> bool:
+        """Dispatch consecutive messages by their queues. False if they must be read in the log."""
+        runs = self._noted_runs(notes)
         if runs is None:
             return False
-        placer = self.placer
         for queue, some in runs:
-            tags_codes = [request.tags_code(self._delay_levels) for request in some]
-            units = [
-                UNIT.pack(request.physical_offset, request.size, code)
-                for request, code in zip(some, tags_codes, strict=True)
-            ]
-            queue.put_run(some[0].queue_offset, b"".join(units), some[-1].physical_offset + some[-1].size)
-            if placer.listeners:  # they only wait for the queue to grow: the last message of each tagsCode is enough
-                for tags_code, request in dict(zip(tags_codes, some, strict=True)).items():
-                    placer.tell(request, tags_code)
+            ((last_at, last_size, _),) = UNIT.iter_unpack(some.units[-UNIT.size :])
+            queue.put_run(some.first, bytes(some.units), last_at + last_size)
+            self._tell_of_units(queue, some)
         if self._index is not None:
-            for request in requests:
-                if request.is_indexed:
-                    keys += _indexed_keys(request)
-        last = requests[-1]
-        self.last_store_timestamp = last.store_timestamp
-        self.reput_offset = last.physical_offset + last.size
+            for note in notes:
+                if isinstance(note.keys, bytes):
+                    self._index.add_hashed(np.frombuffer(note.keys, HASHED_KEY_DTYPE))
+                else:
+                    self._index.add([IndexedKey(*key) for key in note.keys])
+        self.last_store_timestamp = notes[-1].timestamp
+        self.reput_offset = notes[-1].end
         return True
 
-    def _noted_runs(
-        self, requests: Sequence[DispatchRequest]
-    ) -> list[tuple[ConsumeQueue, list[DispatchRequest]]] | None:
-        """The queued messages by queue. None if a queue is not open, or its messages do not simply continue it."""
+    def _noted_runs(self, notes: Sequence[PutNote]) -> list[tuple[ConsumeQueue, QueueUnits]] | None:
+        """The units by queue. None if a queue is not open, or its messages do not simply continue it."""
         if self._queues.types.has_any:
             return None
-        has_place = self.placer.has_place
-        of_queues: dict[tuple[str, int], list[DispatchRequest]] = {}
-        for request in requests:
-            if has_place(request):
-                of_queues.setdefault((request.topic, request.queue_id), []).append(request)
-            if request.sys_flag & INNER_BATCH_FLAG:
-                return None
+        of_queues: dict[tuple[str, int], QueueUnits] = {}
+        for note in notes:
+            for key, some in note.queues.items():
+                before = of_queues.get(key)
+                if before is None:
+                    if self.deleted.is_deleted(key[0], note.offset):
+                        return None
+                    of_queues[key] = QueueUnits(some.first, some.count, bytearray(some.units))
+                elif before.first + before.count != some.first:
+                    return None
+                else:
+                    before.units += some.units
+                    before.count += some.count
         runs = []
         for key, some in of_queues.items():
-            queue, first = self._queues.queues.get(key), some[0].queue_offset
-            if queue is None or not queue.is_open or not queue.follows(first):
-                return None
-            if some[-1].queue_offset - first != len(some) - 1:
+            queue = self._queues.queues.get(key)
+            if queue is None or not queue.is_open or not queue.follows(some.first):
                 return None
             runs.append((queue, some))
         return runs if len(runs) <= SLICE_QUEUES else None
+
+    def _tell_of_units(self, queue: ConsumeQueue, some: QueueUnits) -> None:
+        """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
+        if not self.placer.listeners:
+            return
+        lasts = {code: (place, at, size) for place, (at, size, code) in enumerate(UNIT.iter_unpack(some.units))}
+        for code, (place, at, size) in lasts.items():
+            self.placer.tell(DispatchRequest(queue.topic, queue.queue_id, some.first + place, at, size, 0, 0, {}), code)
 
     def _has_batch_topics(self, found: Dispatched) -> bool:
         """Whether some messages may need a batch consume queue."""

@@ -237,7 +237,9 @@ class CommitLog:
         """Up to ``limit_bytes`` written bytes at ``offset``, within one segment; None if ``offset`` is not written."""
         if not self.min_offset <= offset < self.max_offset:
             return None
-        mapped_file = self._find(offset)
+        mapped_file = self._tail  # nearly always the one
+        if mapped_file is None or not mapped_file.base_offset <= offset < mapped_file.end_offset:
+            mapped_file = self._find(offset)
         position = offset - mapped_file.base_offset
         end = min(position + limit_bytes, self.max_offset - mapped_file.base_offset, mapped_file.file_size)
         return memoryview(mapped_file.segment)[position:end]
