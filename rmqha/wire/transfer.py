@@ -19,7 +19,7 @@ A reader of the log that keeps no copy, such as a task of Spark, shows that befo
     reader to master:                   0 i64 READER
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -98,11 +98,19 @@ class TransferDecoder:
         self._held = bytearray()
         self._needed_bytes = TRANSFER_HEADER.size
 
-    def feed(self, data: bytes) -> Iterator[Transfer]:
-        """Yield frames as they become complete. Raises FrameError if a body size or an offset is impossible.
+    def feed(self, data: bytes) -> Iterable[Transfer]:
+        """The frames that become complete. To iterate raises FrameError if a body size or an offset is impossible.
 
-        The iterator must be exhausted before the next call.
+        The frames must be taken before the next call.
         """
+        if not self._held and len(data) >= TRANSFER_HEADER.size:  # usually a read brings one whole frame
+            physic_offset, body_size = TRANSFER_HEADER.unpack_from(data)
+            is_whole = 0 <= body_size == len(data) - TRANSFER_HEADER.size
+            if is_whole and body_size <= self._max_body_bytes and physic_offset >= 0:
+                return (Transfer(physic_offset, memoryview(data)[TRANSFER_HEADER.size :]),)
+        return self._frames(data)
+
+    def _frames(self, data: bytes) -> Iterator[Transfer]:
         view = memoryview(data)
         if self._held:
             view = yield from self._finish_held(view)

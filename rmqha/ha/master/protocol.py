@@ -39,8 +39,10 @@ WRITE_BYTES = 512 * 1024
 HELLOS = (HELLO, HELLO_OF_GUEST)
 AT_ONCE_BYTES = 16 * 1024
 """This many new bytes are sent immediately; fewer wait for what else this round of the reactor appends."""
-GATHER_SECONDS = 0.002
-"""If no put and no consumer waits for slaves, fewer bytes wait as long for further ones: each frame costs a slave."""
+GATHER_SECONDS, GATHERED_BYTES = 0.004, 48 * 1024
+"""If no put and no consumer waits for slaves, fewer bytes than these wait as long for further ones: each read costs a
+slave. Java's master looks every 100 ms then.
+"""
 
 
 class HAConnectionState(Enum):
@@ -533,9 +535,10 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         If this round or the last one has appended more often, they wait for what else it appends.
         """
         offered = self._offered_offset
-        if self.commit_log.verified_offset - offered >= AT_ONCE_BYTES:
+        gathers = self.options.gather_seconds > 0
+        if self.commit_log.verified_offset - offered >= (GATHERED_BYTES if gathers else AT_ONCE_BYTES):
             return True
-        if self.options.gather_seconds or self._is_crowded or self._next_offer is not None:
+        if gathers or self._is_crowded or self._next_offer is not None:
             return False
         return any(slave.holds(offered) for slave in self.places.slaves)
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ITCPTransport
-from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import LoopingCall
+from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
@@ -151,6 +152,8 @@ class HASlaveProtocol(TransferReceiver, ClockTimeouts):
             self._reads = _Reads(self.transport)
         else:
             _socket_of(self.transport).bufferSize = self._throttle.read_bytes
+        if isinstance(self.transport, Connection):
+            _read_directly(self.transport, self)
         self._replica.connected()
         self._handshaking = Deferred.fromCoroutine(self._handshake())
         self._handshaking.addErrback(self._failed)
@@ -291,6 +294,14 @@ def _socket_of(transport: Any) -> Any:
     while isinstance(transport, ProtocolWrapper):
         transport = transport.transport
     return transport
+
+
+def _read_directly(transport: Any, protocol: Protocol) -> None:
+    """A plain socket hands its bytes to the protocol itself, past the wrappers of its endpoint and its service.
+
+    These pass them on unchanged, which takes longer than to read the frame. They still learn of the connection's end.
+    """
+    transport.protocol.dataReceived = protocol.dataReceived
 
 
 class _Reads:

@@ -13,6 +13,7 @@ import numpy as np
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.kit.events import Event
 from rmqha.kit.progress import NO_BAR, IBar
@@ -27,6 +28,7 @@ from rmqha.store.derived.consumequeue import (
 )
 from rmqha.store.derived.dispatchlines import DispatchLines
 from rmqha.store.derived.dispatchrequest import (
+    SMALLEST_RECORD_BYTES,
     DispatchRequest,
     next_sound_position,
     read_if_sound,
@@ -34,7 +36,7 @@ from rmqha.store.derived.dispatchrequest import (
 from rmqha.store.derived.index import HASHED_KEY_DTYPE, IndexedKey, KeyIndex
 from rmqha.store.derived.placing import MessageArrived, Placer
 from rmqha.store.derived.putnotes import PutNote, PutNotes
-from rmqha.store.derived.queuetable import QueueTable
+from rmqha.store.derived.queuetable import IReadWatcher, QueueTable
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.derivedend import DerivedEnd
@@ -51,7 +53,11 @@ FIRST_PAUSE_SECONDS = 0.001
 BUSY_PAUSE_SECONDS = 0.004
 """The pause between two slices while the log grows. Puts have half of the time, and dispatch keeps up."""
 SLAVE_PAUSE_SECONDS = 0.02
-"""Both pauses on a slave: many messages at once cost a fraction, and few consumers read there."""
+"""Both pauses on a slave: many messages at once cost a fraction."""
+UNREAD_PAUSE_SECONDS = 0.1
+"""The first pause on a slave that nobody reads: it has even more messages at once. A read ends it early."""
+READERS_STAY_SECONDS = 10.0
+"""So long after a read others are expected. A held pull counts: it looks at its queue every 5 s."""
 BULK_PAUSE_SECONDS = 0.036
 BULK_BYTES_PER_SECOND = 150 * 1024 * 1024
 """If the log grows faster than this, a slave is copying it: its queues can wait until that ends."""
@@ -107,7 +113,7 @@ def _by_queue(units: PlacedUnits) -> tuple[PlacedUnits, list[int]]:
 
 def _with_few_keys(records: Records, end: int) -> Records:
     """The first of the records, as many as have few keys together. They end at ``end`` of the buffer."""
-    room = end - int(records.at[0]) - int(records.ints("bodyLength").sum())
+    room = end - int(records.at[0]) - int(records.ints("bodyLength").sum()) - len(records) * SMALLEST_RECORD_BYTES
     if room <= BULK_KEYS * LEAST_KEY_BYTES:
         return records
     is_space = records.buffer[:end] == SPACE
@@ -133,8 +139,12 @@ class Unscheduled(Enum):
     STOPPED = "dispatch follows the log no longer"
 
 
+@implementer(IReadWatcher)
 class SliceSchedule:
-    """When slices run, and when keys are written, while a dispatcher follows the log. It begins at once."""
+    """When slices run, and when keys are written, while a dispatcher follows the log. It begins at once.
+
+    The first ten seconds count as if somebody reads.
+    """
 
     _log = Logger()
 
@@ -147,6 +157,9 @@ class SliceSchedule:
         self._failed = failed
         self._least_pause = self._first_pause = least_pause
         """The pause before the next slice if dispatch is at the end of the log."""
+        self._read_at = clock.seconds()
+        self._unread_seconds = 0.0
+        """How much longer the pause before the next slice is because nobody reads."""
         self._next_slice: IDelayedCall | None = None
         self._next_index_write: IDelayedCall | None = None
         self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
@@ -157,10 +170,21 @@ class SliceSchedule:
     def log_grew(self) -> None:
         """There may be more to dispatch."""
         if self._next_slice is None and self._dispatcher.behind_bytes > 0:
-            self._next_slice = self.clock.callLater(self._first_pause, self._run_slice)
+            pause = self._first_pause
+            if pause == SLAVE_PAUSE_SECONDS and self.clock.seconds() - self._read_at > READERS_STAY_SECONDS:
+                pause = UNREAD_PAUSE_SECONDS
+            self._unread_seconds = pause - self._first_pause
+            self._next_slice = self.clock.callLater(pause, self._run_slice)
+
+    def queue_read(self) -> None:
+        """Somebody reads a queue: what waits for its slice waits no longer than with readers."""
+        now = self._read_at = self.clock.seconds()
+        if self._unread_seconds and self._next_slice is not None:
+            self._next_slice.reset(max(0.0, self._next_slice.getTime() - self._unread_seconds - now))
+        self._unread_seconds = 0.0
 
     def _run_slice(self) -> None:
-        self._next_slice = None
+        self._next_slice, self._unread_seconds = None, 0.0
         dispatcher, started_at = self._dispatcher, self.clock.seconds()
         try:
             dispatcher.run_slice(started_at + SLICE_SECONDS)
@@ -288,6 +312,8 @@ class Dispatcher:
         """Follow the log as it grows. ``failed`` is called with the error of the disk that ends this."""
         assert not isinstance(self._phase, SliceSchedule), "it has stopped, or was never started"
         self._phase = SliceSchedule(self, self._commit_log, clock, failed, self._least_pause)
+        if self._least_pause == SLAVE_PAUSE_SECONDS:
+            self._queues.watcher = self._phase
 
     def catch_up(self, bar: IBar = NO_BAR) -> None:
         """Dispatch all of the log, and return when it is done. ``bar`` shows the place reached. Raises OSError."""
@@ -571,7 +597,7 @@ class Dispatcher:
     def _notify_of_many(self, run: _Run) -> None:
         """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
         queue, queue_offset, units = run
-        lasts = {code: place for place, code in enumerate(units["tags_code"].tolist())}
+        lasts = dict(zip(units["tags_code"].tolist(), range(len(units)), strict=True))
         for tags_code, place in lasts.items():
             physical_offset, size, _ = units[place].item()
             request = DispatchRequest(
@@ -623,5 +649,5 @@ class Dispatcher:
         """Stop following the log. The next start dispatches the rest."""
         if isinstance(self._phase, SliceSchedule):
             self._phase.stop()
-            self._phase = Unscheduled.STOPPED
+            self._phase, self._queues.watcher = Unscheduled.STOPPED, None
         self.placer.notices.finish()

@@ -216,10 +216,10 @@ class CommitLog:
         while result.end < limit and result.problem is None:
             tail = self._tail
             mapped_file = tail if tail is not None and tail.holds(result.end) else self._find(result.end)
-            segment_limit = min(limit, mapped_file.end_offset)
-            found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, segment_limit)
+            segment_end = mapped_file.end_offset
+            found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, min(limit, segment_end))
             result = found if result.end == start else result.then(found)
-            if found.end < mapped_file.end_offset:
+            if found.end < segment_end:
                 break
         return result
 
