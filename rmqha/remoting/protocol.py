@@ -36,7 +36,7 @@ from zope.interface import Interface, implementer
 from rmqha.kit.connecting import connect_protocol
 from rmqha.kit.events import Event
 from rmqha.kit.rates import AddressBuckets, Rate
-from rmqha.kit.sending import send_at_once
+from rmqha.kit.sending import send_at_once, send_if_idle
 from rmqha.net.tls.gate import looks_like_tls
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, Calls, ISender, RemotingError
@@ -229,6 +229,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._requests_in_progress = 0
         self._bytes_in_progress = 0
         self._bytes_unread = 0
+        self._round: list[bytes] = []
+        """What the frames of this read are answered, until it is written."""
+        self._round_bytes = 0
         self._unwritten: deque[memoryview] = deque()
         self._is_transport_full = False
         self._peer_host: tuple[str, int] | None = None
@@ -342,6 +345,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._process_prepared()
         self._is_taking_frames = False
         self._received = Pieces(data[at:] if self.is_open else b"")
+        self._write_round()
 
     def _begin_frame(self, data: bytes, at: int, length: int) -> int:
         """Handle an incomplete frame. Returns where the bytes to keep start: its start, or the end if it is skipped."""
@@ -428,6 +432,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         """Abort the connection, and ignore what it has sent."""
         self.is_open = False
         self._received = Pieces()
+        self._round.clear()
         self._unwritten.clear()
         self._budget.forget(self)
         if ITCPTransport.providedBy(self.transport):
@@ -585,7 +590,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _write(self, head: bytes, body: bytes, at_once: bool = False) -> None:
         """Write a frame, or several that have no body. Others of this round may join them, unless ``at_once``."""
         assert self.transport is not None, "it is connected"
-        if self._unwritten or len(body) > WRITTEN_AT_ONCE:
+        if self._is_taking_frames and not self._unwritten and len(body) <= WRITTEN_AT_ONCE:
+            self._round += (head, body) if body else (head,)
+            self._round_bytes += len(head) + len(body)
+            if self._round_bytes >= WRITTEN_AT_ONCE:
+                self._write_round()
+        elif self._unwritten or len(body) > WRITTEN_AT_ONCE:
+            self._write_round()
             self._unwritten += [memoryview(part) for part in (head, body) if part]
             self._write_pieces()
         elif at_once:
@@ -599,6 +610,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 self._close_for(f"it does not read {self._bytes_unread} bytes")
             else:
                 self._budget.unread(self, size)
+
+    def _write_round(self) -> None:
+        """Write the answers of this read, together."""
+        if self._round and self.is_open:
+            data = self._round[0] if len(self._round) == 1 else b"".join(self._round)
+            self._round, self._round_bytes = [], 0
+            send_if_idle(self.transport, data)
 
     def _write_pieces(self) -> None:
         """Write what waits, until the transport is full."""
@@ -666,6 +684,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self.is_open = False
         self.setTimeout(None)
         self._received = Pieces()
+        self._round.clear()
         self._unwritten.clear()
         self._budget.forget(self)
         hint = "" if self._heard else "; it sent nothing: perhaps its port uses TLS (tls:HOST:PORT)"
