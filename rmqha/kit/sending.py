@@ -21,14 +21,9 @@ def send_at_once(transport: Any, data: bytes) -> None:
         transport.doWrite()  # the reactor sees any error again in its next round, because it watches the socket
 
 
-def send_if_idle(transport: Any, data: bytes) -> None:
-    """Write ``data``, and pass it to a plain socket now if nothing waits there: the reactor need not watch it."""
-    if isinstance(transport, FileDescriptor) and _is_idle(transport):
-        taken = transport.writeSomeData(data)
-        if taken == len(data):
-            return
-        data = data[taken:] if isinstance(taken, int) else data  # the reactor meets an error again
-    transport.write(data)
+def is_idle(transport: Any) -> bool:
+    """Whether it is a plain socket in which nothing waits, so that ``send_at_once`` need not ask the reactor."""
+    return isinstance(transport, FileDescriptor) and _is_idle(transport)
 
 
 def _is_idle(transport: FileDescriptor) -> bool:

@@ -36,7 +36,7 @@ from zope.interface import Interface, implementer
 from rmqha.kit.connecting import connect_protocol
 from rmqha.kit.events import Event
 from rmqha.kit.rates import AddressBuckets, Rate
-from rmqha.kit.sending import send_at_once, send_if_idle
+from rmqha.kit.sending import is_idle, send_at_once
 from rmqha.net.tls.gate import looks_like_tls
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, Calls, ISender, RemotingError
@@ -67,6 +67,8 @@ WRITTEN_AT_ONCE = 128 * 1024
 """Longer bodies are written in pieces of this size, each when the transport has sent the one before. So answers to many
 clients share their body, and a reactor turn copies only one piece for each. Twisted sends no more in a turn.
 """
+ROUND_BYTES = 64 * 1024
+"""At this size the answers of a read are written before it is over. Twisted's transports are full at this size too."""
 TOTAL_LENGTH = Struct(">I")
 assert TOTAL_LENGTH.size == TOTAL_LENGTH_BYTES
 
@@ -590,15 +592,15 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _write(self, head: bytes, body: bytes, at_once: bool = False) -> None:
         """Write a frame, or several that have no body. Others of this round may join them, unless ``at_once``."""
         assert self.transport is not None, "it is connected"
-        if self._is_taking_frames and not self._unwritten and len(body) <= WRITTEN_AT_ONCE:
-            self._round += (head, body) if body else (head,)
-            self._round_bytes += len(head) + len(body)
-            if self._round_bytes >= WRITTEN_AT_ONCE:
-                self._write_round()
-        elif self._unwritten or len(body) > WRITTEN_AT_ONCE:
+        if self._unwritten or len(body) > WRITTEN_AT_ONCE:
             self._write_round()
             self._unwritten += [memoryview(part) for part in (head, body) if part]
             self._write_pieces()
+        elif self._round or (self._is_taking_frames and is_idle(self.transport)):
+            self._round += (head, body) if body else (head,)
+            self._round_bytes += len(head) + len(body)
+            if self._round_bytes >= ROUND_BYTES:
+                self._write_round()
         elif at_once:
             send_at_once(self.transport, head)
         else:
@@ -616,7 +618,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if self._round and self.is_open:
             data = self._round[0] if len(self._round) == 1 else b"".join(self._round)
             self._round, self._round_bytes = [], 0
-            send_if_idle(self.transport, data)
+            send_at_once(self.transport, data)
 
     def _write_pieces(self) -> None:
         """Write what waits, until the transport is full."""
