@@ -351,9 +351,10 @@ class KeyIndex:
     def write_pending(self) -> None:
         """Write the keys added since the last call. Raises OSError; then they stay pending."""
         self._hash_added()
-        while self._waiting:
+        if self._waiting:
+            self._waiting = [np.concatenate(self._waiting)]  # each write has its own cost: all at once
             self._put_new(self._waiting[0], self._disk.now())
-            del self._waiting[0]
+            self._waiting = []
 
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
         """Add keys of messages, oldest first. Skips messages that have entries already."""
