@@ -235,6 +235,9 @@ bench-sync: $(READY)  ## puts that wait for slaves: latency, rate, and what a fu
 bench-broker: $(READY)  ## the official Java producer: our master and slave against the Java 4.9.3 pair, one run; BROKER='--rounds 5 --json FILE'
 	$(BIN)/python -m benchmarks.broker $(BROKER)
 
+bench-consumers: $(READY)  ## official Java consumers at the head and far behind: our master against Java 4.9.3, one run; CONSUMERS='--gib 1 --json FILE'
+	$(BIN)/python -m benchmarks.consumers $(CONSUMERS)
+
 bench-attacks: $(READY)  ## what honest clients notice while strangers attack a master and a name server
 	$(BIN)/python -m benchmarks.attacks
 

@@ -35,7 +35,7 @@ from zope.interface import Interface, implementer
 from rmqha.kit.connecting import connect_protocol
 from rmqha.kit.events import Event
 from rmqha.kit.rates import AddressBuckets, Rate
-from rmqha.kit.sending import send_at_once
+from rmqha.kit.sending import is_idle, send_at_once
 from rmqha.net.tls.gate import looks_like_tls
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, Calls, ISender, RemotingError
@@ -65,6 +65,8 @@ WRITTEN_AT_ONCE = 128 * 1024
 """Longer bodies are written in pieces of this size, each when the transport has sent the one before. So answers to many
 clients share their body, and a reactor turn copies only one piece for each. Twisted sends no more in a turn.
 """
+ROUND_BYTES = 64 * 1024
+"""At this size the answers of a read are written before it is over. Twisted's transports are full at this size too."""
 TOTAL_LENGTH = Struct(">I")
 assert TOTAL_LENGTH.size == TOTAL_LENGTH_BYTES
 
@@ -222,6 +224,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._requests_in_progress = 0
         self._bytes_in_progress = 0
         self._bytes_unread = 0
+        self._round: list[bytes] = []
+        """What the frames of this read are answered, until it is written."""
+        self._round_bytes = 0
         self._unwritten: deque[memoryview] = deque()
         self._is_transport_full = False
         self._peer_host: tuple[str, int] | None = None
@@ -339,6 +344,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 self._budget.whole(self)
         self._is_taking_frames = False
         self._received = Pieces(data[at:] if self.is_open else b"")
+        self._write_round()
 
     def _take_pass(self, data: bytes, at: int) -> Passed | None:
         """Let the pass, if there is one, take the requests from ``at`` on. None if it takes none."""
@@ -455,6 +461,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         """Abort the connection, and ignore what it has sent."""
         self.is_open = False
         self._received = Pieces()
+        self._round.clear()
         self._unwritten.clear()
         self._budget.forget(self)
         if ITCPTransport.providedBy(self.transport):
@@ -561,8 +568,14 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         """Write a frame, or several that have no body. Others of this round may join them, unless ``at_once``."""
         assert self.transport is not None, "it is connected"
         if self._unwritten or len(body) > WRITTEN_AT_ONCE:
+            self._write_round()
             self._unwritten += [memoryview(part) for part in (head, body) if part]
             self._write_pieces()
+        elif self._round or (self._is_taking_frames and is_idle(self.transport)):
+            self._round += (head, body) if body else (head,)
+            self._round_bytes += len(head) + len(body)
+            if self._round_bytes >= ROUND_BYTES:
+                self._write_round()
         elif at_once:
             send_at_once(self.transport, head)
         else:
@@ -574,6 +587,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 self._close_for(f"it does not read {self._bytes_unread} bytes")
             else:
                 self._budget.unread(self, size)
+
+    def _write_round(self) -> None:
+        """Write the answers of this read, together."""
+        if self._round and self.is_open:
+            data = self._round[0] if len(self._round) == 1 else b"".join(self._round)
+            self._round, self._round_bytes = [], 0
+            send_at_once(self.transport, data)
 
     def _write_pieces(self) -> None:
         """Write what waits, until the transport is full."""
@@ -641,6 +661,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self.is_open = False
         self.setTimeout(None)
         self._received = Pieces()
+        self._round.clear()
         self._unwritten.clear()
         self._budget.forget(self)
         hint = "" if self._heard else "; it sent nothing: perhaps its port uses TLS (tls:HOST:PORT)"

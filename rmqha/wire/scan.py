@@ -52,16 +52,15 @@ def scan_records(
     byte. It is needed only if ``segment`` holds less than that.
     """
     segment_end = base + len(segment) if segment_end is None else segment_end
-    result = Scan(end=start)
-    while result.problem is None:
-        several = check_records(segment, base, result.end, limit)
-        result = several if result.end == start else result.then(several)
-        if result.end == limit:
-            break
+    result = several = check_records(segment, base, start, limit)
+    while result.end < limit:
         few = _scan_singly(segment, base, result.end, limit, segment_end, 1 if several.messages else FEW_RECORDS)
-        if few.end == result.end:
-            return result.then(few)
+        goes_on = few.end > result.end and few.problem is None
         result = result.then(few)
+        if not goes_on:
+            break
+        several = check_records(segment, base, result.end, limit)
+        result = result.then(several)
     return result
 
 

@@ -16,6 +16,7 @@ DOORS = {"rmqha/client/__init__.py"}
 MAX_FLOORS = 12
 OTHER_TESTS = {
     "attacks",
+    "benchmarks",
     "chaos",
     "data",
     "faults",

@@ -31,9 +31,9 @@ def scan_one_by_one(segment: bytes, base: int, start: int, limit: int) -> Scan:
         except IncompleteRecord:
             break
         except RecordError as error:
-            return replace(found, problem=str(error))
+            return found._replace(problem=str(error))
         if isinstance(record, Blank):
-            found = replace(found, end=found.end + record.size)
+            found = found._replace(end=found.end + record.size)
         else:
             end = found.end + record.total_size
             found = Scan(end, found.messages + 1, found.end, record.store_timestamp)

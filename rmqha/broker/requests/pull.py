@@ -1,8 +1,8 @@
 """Answers pulls, and holds a pull until there is a message for it (spec/remoting.md 2.3)."""
 
 from collections import deque
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -15,7 +15,6 @@ from rmqha.broker.tables.filters import parse_failed
 from rmqha.broker.tables.offsets import queue_id_of
 from rmqha.broker.tables.shares import Shares, holder_of
 from rmqha.broker.tables.stats import BrokerStats
-from rmqha.filter.expressions import SqlFilter
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps
@@ -39,6 +38,9 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.heartbeat import MessageModel
 from rmqha.wire.requestfields import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from rmqha.wire.subscription import SQL92, USUAL_EXPRESSION_LENGTH, SubscriptionData
+
+if TYPE_CHECKING:  # most brokers have no such filters, and start quicker
+    from rmqha.filter.expressions import SqlFilter
 
 MASTER_ID = 0
 
@@ -341,7 +343,7 @@ class PullMessageProcessor:
         return Later(Deferred.fromCoroutine(self._hold_by_sql(connection, pull, found, seconds)))
 
     async def _hold_by_sql(
-        self, connection: RemotingProtocol, pull: PullRequest, parsed: SqlFilter | str, seconds: float
+        self, connection: RemotingProtocol, pull: PullRequest, parsed: "SqlFilter | str", seconds: float
     ) -> RemotingCommand:
         """Hold a pull until there is a message that it wants. It goes on after those that it does not want."""
         until = self._clock.seconds() + seconds
@@ -385,8 +387,8 @@ class PullMessageProcessor:
         return woken.addCallback(lambda _: self._read(pull, *self._check_again(pull, connection)))
 
     def _check(
-        self, pull: PullRequest, connection: RemotingProtocol, parsed: SqlFilter | str | None = None
-    ) -> tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]:
+        self, pull: PullRequest, connection: RemotingProtocol, parsed: "SqlFilter | str | None" = None
+    ) -> "tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]":
         """The group's settings and subscription. Raises RequestRefused.
 
         ``parsed`` is the filter of an SQL92 expression, or what is wrong with it; empty if it is not parsed yet.
@@ -406,20 +408,18 @@ class PullMessageProcessor:
             return group, subscription.wanted
         self._consumers.filters.check_type(subscription.expression_type)
         is_given = bool(pull.sys_flag & SUBSCRIPTION_FLAG)
-        if isinstance(parsed, SqlFilter):
-            if parsed.text != subscription.sub_string:
-                raise RequestRefused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's expression has changed")
-            return group, parsed
-        if parsed:
+        if parsed == "":
+            return group, None
+        if isinstance(parsed, str):
             code = ResponseCode.SUBSCRIPTION_PARSE_FAILED if is_given else ResponseCode.FILTER_DATA_NOT_EXIST
             raise parse_failed(parsed, code)
-        if parsed is None:  # its subscription has become one by SQL92 meanwhile
+        if parsed is None or parsed.text != subscription.sub_string:  # None: it has become one by SQL92 meanwhile
             raise RequestRefused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's expression has changed")
-        return group, None
+        return group, parsed
 
     def _check_again(
-        self, pull: PullRequest, connection: RemotingProtocol, parsed: SqlFilter | str | None = None
-    ) -> tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]:
+        self, pull: PullRequest, connection: RemotingProtocol, parsed: "SqlFilter | str | None" = None
+    ) -> "tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]":
         """As above, of a pull that was held: its account may have lost its permissions meanwhile."""
         if not (connection.rights.may_read(pull.topic) and connection.rights.may_consume_in(pull.group)):
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"the account may no longer read topic {pull.topic}")
@@ -465,7 +465,7 @@ class PullMessageProcessor:
         return subscription
 
     def _read(
-        self, pull: PullRequest, group: SubscriptionGroupConfig, wanted: TagFilter | SqlFilter | None
+        self, pull: PullRequest, group: SubscriptionGroupConfig, wanted: "TagFilter | SqlFilter | None"
     ) -> RemotingCommand:
         moved = self._moved_by_reset(pull)
         if moved is not None:
@@ -483,8 +483,8 @@ class PullMessageProcessor:
             )
             raise refused("store getMessage return null") from error
         if found.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and self._has_read_no_new_message(pull):
-            found = replace(found, next_begin_offset=found.min_offset)
-        self._pulled(pull.group, pull.topic, len(found.records), found.total_bytes)
+            found = found._replace(next_begin_offset=found.min_offset)
+        self._pulled(pull.group, pull.topic, len(found.sizes), found.total_bytes)
         code = PULL_CODES[found.status]
         if found.status in OF_AN_EMPTY_QUEUE and pull.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
@@ -561,5 +561,5 @@ def _answer(code: ResponseCode, remark: str, broker_id: int, found: GetMessageRe
             "minOffset": str(found.min_offset),
             "maxOffset": str(found.max_offset),
         },
-        body=b"".join(found.records),
+        body=found.body,
     )

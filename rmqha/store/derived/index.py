@@ -351,9 +351,10 @@ class KeyIndex:
     def write_pending(self) -> None:
         """Write the keys added since the last call. Raises OSError; then they stay pending."""
         self._hash_added()
-        while self._waiting:
+        if self._waiting:
+            self._waiting = [np.concatenate(self._waiting)]  # each write has its own cost: all at once
             self._put_new(self._waiting[0], self._disk.now())
-            del self._waiting[0]
+            self._waiting = []
 
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
         """Add keys of messages, oldest first. Skips messages that have entries already."""
@@ -361,7 +362,9 @@ class KeyIndex:
 
     def _put_new(self, keys: HashedKeys, now: datetime) -> None:
         self.put_hashed(self._left, now)
-        self.put_hashed(keys[keys["physical_offset"] > self.end_phy_offset], now)
+        if len(keys) and keys["physical_offset"].min() <= self.end_phy_offset:
+            keys = keys[keys["physical_offset"] > self.end_phy_offset]
+        self.put_hashed(keys, now)
 
     def put_hashed(self, keys: HashedKeys, now: datetime) -> None:
         """Add keys, oldest first, none of which has an entry yet. Raises OSError."""
