@@ -3,6 +3,7 @@
 from twisted.internet.address import IPv4Address
 
 from rmqha.ha.admission.limits import HALimits
+from rmqha.ha.master import protocol
 from rmqha.ha.master.protocol import WRITE_BYTES, HAConnectionState
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import TRANSFER_HEADER, Transfer, encode_report
