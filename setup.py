@@ -8,7 +8,8 @@ from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
-KERNEL = "rmqha/wire/_kernel.pyx"
+SOURCES = ("rmqha/wire/_kernel.pyx", "rmqha/wire/_sends.pxi")
+"""The kernel's; the first one includes the others."""
 WISHES = {"": None, "yes": True, "no": False}
 
 
@@ -22,13 +23,14 @@ def kernel() -> list[Extension]:
         raise SystemExit("RMQHA_EXTENSION=yes: the kernel does not support Pythons without a GIL")
     if wish is False or unsupported:
         return []
-    source = Path(KERNEL).read_bytes()
+    source = b"".join(Path(name).read_bytes() for name in SOURCES)
     (version,) = re.findall('^__version__ = "(.+)"$', Path("rmqha/__init__.py").read_text(), re.MULTILINE)
     macros = [
         ("RMQHA_VERSION", f'"{version}"'),
         ("RMQHA_SOURCE", f'"{hashlib.sha256(source).hexdigest()}"'),
     ]
-    return [Extension("rmqha.wire._kernel", [KERNEL], define_macros=macros, optional=not wish)]
+    first, *others = SOURCES
+    return [Extension("rmqha.wire._kernel", [first], define_macros=macros, depends=others, optional=not wish)]
 
 
 setup(

@@ -13,20 +13,29 @@ from typing import Any, NamedTuple, cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.broker.requests import ordinarysends
 from rmqha.wire import scan
 from rmqha.wire.compiled import KERNEL, WHY_NOT
+from rmqha.wire.sends import plain
 from tests.needs import need
 
 
 class Twin(NamedTuple):
-    """A function with a compiled twin: ``module`` calls it by ``name``. ``plain`` is its specification."""
+    """A function with a compiled twin: ``module`` calls it by ``name``. ``plain`` is its specification.
+
+    ``compiled`` is its name in the kernel.
+    """
 
     module: Any
     name: str
+    compiled: str
     plain: Any
 
 
-TWINS = (Twin(scan, "check_records", scan.check_records_plain),)
+TWINS = (
+    Twin(scan, "check_records", "check_records", scan.check_records_plain),
+    Twin(ordinarysends, "take", "take_sends", plain.take),
+)
 """All of them."""
 
 
@@ -48,4 +57,4 @@ class KernelTests(SynchronousTestCase):
         need(None if KERNEL is not None else f"kernel {WHY_NOT}")
         super().setUp()
         for twin in TWINS:
-            self.patch(twin.module, twin.name, cast(Any, getattr(KERNEL, twin.name)))
+            self.patch(twin.module, twin.name, cast(Any, getattr(KERNEL, twin.compiled)))

@@ -21,6 +21,11 @@ def send_at_once(transport: Any, data: bytes) -> None:
         transport.doWrite()  # the reactor sees any error again in its next round, because it watches the socket
 
 
+def is_idle(transport: Any) -> bool:
+    """Whether it is a plain socket in which nothing waits, so that ``send_at_once`` need not ask the reactor."""
+    return isinstance(transport, FileDescriptor) and _is_idle(transport)
+
+
 def _is_idle(transport: FileDescriptor) -> bool:
     """Whether it is open, and nothing waits in it."""
     return bool(

@@ -35,7 +35,7 @@ from zope.interface import Interface, implementer
 from rmqha.kit.connecting import connect_protocol
 from rmqha.kit.events import Event
 from rmqha.kit.rates import AddressBuckets, Rate
-from rmqha.kit.sending import send_at_once
+from rmqha.kit.sending import is_idle, send_at_once
 from rmqha.net.tls.gate import looks_like_tls
 from rmqha.remoting.budgets import SMALL_FRAME_BYTES, PortBudget
 from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, Calls, ISender, RemotingError
@@ -65,6 +65,8 @@ WRITTEN_AT_ONCE = 128 * 1024
 """Longer bodies are written in pieces of this size, each when the transport has sent the one before. So answers to many
 clients share their body, and a reactor turn copies only one piece for each. Twisted sends no more in a turn.
 """
+ROUND_BYTES = 64 * 1024
+"""At this size the answers of a read are written before it is over. Twisted's transports are full at this size too."""
 TOTAL_LENGTH = Struct(">I")
 assert TOTAL_LENGTH.size == TOTAL_LENGTH_BYTES
 
@@ -154,11 +156,15 @@ Processors = Mapping[int, Processor]
 
 
 class Passed(NamedTuple):
-    """Requests that a pass took: where they end in what was read, how many there are, and the frames of answers."""
+    """Requests that a pass took: where they end in what was read, how many there are, and the frames of answers.
+
+    ``is_declined`` says whether the next request is declined: the processor of its code gets that.
+    """
 
     end: int
     requests: int
     answers: bytes | Deferred[bytes]
+    is_declined: bool
 
 
 class IRequestPass(Interface):
@@ -218,6 +224,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._requests_in_progress = 0
         self._bytes_in_progress = 0
         self._bytes_unread = 0
+        self._round: list[bytes] = []
+        """What the frames of this read are answered, until it is written."""
+        self._round_bytes = 0
         self._unwritten: deque[memoryview] = deque()
         self._is_transport_full = False
         self._peer_host: tuple[str, int] | None = None
@@ -306,6 +315,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _take_frames(self, data: bytes) -> None:
         """Process the complete frames until something holds up the connection, and keep the rest."""
         at, end = 0, len(data)
+        declined_at = -1
         self._wanted = 0
         self._is_taking_frames = True
         while self.is_open and not self._hold_ups and end - at >= TOTAL_LENGTH_BYTES:
@@ -322,22 +332,26 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 self.turns.next_for_requests().addCallback(lambda _: self._go_on(HoldUp.OTHERS_TURN))
                 break
             had_room, self._wanted_room = self._wanted_room, False
-            passed_to = None if self._request_pass is None else self._take_pass(self._request_pass, data, at)
-            if passed_to is None:
+            passed = None if at == declined_at else self._take_pass(data, at)
+            if passed is None:
                 self.turns.take()
                 at = frame_at + length
                 self.stringReceived(data[frame_at:at])
             else:
-                at = passed_to
+                at = passed.end
+                declined_at = at if passed.is_declined else -1
             if had_room:  # returned only now, because a request in progress is counted by itself
                 self._budget.whole(self)
         self._is_taking_frames = False
         self._received = Pieces(data[at:] if self.is_open else b"")
+        self._write_round()
 
-    def _take_pass(self, request_pass: IRequestPass, data: bytes, at: int) -> int | None:
-        """Let the pass take the requests from ``at`` on. Returns where it stopped; None if it takes none."""
+    def _take_pass(self, data: bytes, at: int) -> Passed | None:
+        """Let the pass, if there is one, take the requests from ``at`` on. None if it takes none."""
         most = min(self.turns.left, self._limits.requests_in_progress - self._requests_in_progress)
-        passed = request_pass.take(self, data, at, most) if most > 0 else None
+        if self._request_pass is None or most <= 0:
+            return None
+        passed = self._request_pass.take(self, data, at, most)
         if passed is None:
             return None
         self._heard = True
@@ -350,7 +364,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             passed.answers.addCallback(lambda _: self._ended(passed.requests, size))
         else:
             self._write_answers(passed.answers)
-        return passed.end
+        return passed
 
     def _write_answers(self, answers: bytes) -> None:
         """Write frames that have no body."""
@@ -447,6 +461,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         """Abort the connection, and ignore what it has sent."""
         self.is_open = False
         self._received = Pieces()
+        self._round.clear()
         self._unwritten.clear()
         self._budget.forget(self)
         if ITCPTransport.providedBy(self.transport):
@@ -553,8 +568,14 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         """Write a frame, or several that have no body. Others of this round may join them, unless ``at_once``."""
         assert self.transport is not None, "it is connected"
         if self._unwritten or len(body) > WRITTEN_AT_ONCE:
+            self._write_round()
             self._unwritten += [memoryview(part) for part in (head, body) if part]
             self._write_pieces()
+        elif self._round or (self._is_taking_frames and is_idle(self.transport)):
+            self._round += (head, body) if body else (head,)
+            self._round_bytes += len(head) + len(body)
+            if self._round_bytes >= ROUND_BYTES:
+                self._write_round()
         elif at_once:
             send_at_once(self.transport, head)
         else:
@@ -566,6 +587,13 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 self._close_for(f"it does not read {self._bytes_unread} bytes")
             else:
                 self._budget.unread(self, size)
+
+    def _write_round(self) -> None:
+        """Write the answers of this read, together."""
+        if self._round and self.is_open:
+            data = self._round[0] if len(self._round) == 1 else b"".join(self._round)
+            self._round, self._round_bytes = [], 0
+            send_at_once(self.transport, data)
 
     def _write_pieces(self) -> None:
         """Write what waits, until the transport is full."""
@@ -633,6 +661,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self.is_open = False
         self.setTimeout(None)
         self._received = Pieces()
+        self._round.clear()
         self._unwritten.clear()
         self._budget.forget(self)
         hint = "" if self._heard else "; it sent nothing: perhaps its port uses TLS (tls:HOST:PORT)"

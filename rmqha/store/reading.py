@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from itertools import accumulate
+from typing import NamedTuple, Protocol
 
 from zope.interface import implementer
 
@@ -31,6 +31,7 @@ MAX_RECORDS_WALKED = 4096
 MAX_ENTRIES_QUERIED = 4096
 """The index entries that a query examines at most. Some may belong to other keys with the same hash."""
 TAG_HASH_MASK = 0xFFFFFFFF
+NOTHING = memoryview(b"")
 TagFilter = Callable[[int], bool]
 """Whether a message with this tagsCode may be wanted. It compares hashes, so the message must be checked too."""
 MAX_EFFORT = 12_000
@@ -63,33 +64,80 @@ class GetMessageStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "the queue has never had a message"
 
 
-@dataclass(frozen=True, slots=True)
-class GetMessageResult:
-    """Raw records, and the offset of the next read. Offsets are queue offsets."""
+class GetMessageResult(NamedTuple):
+    """Raw records in ``body``, of these ``sizes``, and the offset of the next read. Offsets are queue offsets."""
 
     status: GetMessageStatus
     next_begin_offset: int
     min_offset: int
     max_offset: int
-    records: tuple[bytes, ...] = ()
+    body: bytes = b""
+    sizes: tuple[int, ...] = ()
     suggest_pulling_from_slave: bool = False
+
+    @property
+    def records(self) -> tuple[bytes, ...]:
+        """Each record by itself."""
+        ends = accumulate(self.sizes)
+        return tuple(self.body[end - size : end] for size, end in zip(self.sizes, ends, strict=True))
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all records."""
-        return sum(map(len, self.records))
+        return len(self.body)
 
 
-@dataclass(slots=True)
 class _Batch:
-    """What a read has collected so far."""
+    """What a read has collected so far: parts of the log, each of as many records as follow one another there.
 
-    records: list[bytes]
-    total_bytes: int = 0
+    Records are added by ``look`` and then ``take``.
+    """
 
-    def has_no_room(self, size: int, max_messages: int, limit_bytes: int, limit_count: int) -> bool:
-        too_many = len(self.records) >= max_messages or len(self.records) > limit_count - 1
-        return too_many or self.total_bytes + size > limit_bytes
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._window = NOTHING
+        """The log from ``_start`` to ``_end``: a record, and what follows it in its segment."""
+        self._start = self._end = 0
+        self._part_start = self._part_end = 0
+        """The last part, which is in the window."""
+        self._parts: list[memoryview] = []
+        self.sizes: list[int] = []
+        self.total_bytes = 0
+
+    def look(self, physical_offset: int, size: int) -> bool:
+        """Whether the log has this record."""
+        if self._start <= physical_offset and physical_offset + size <= self._end and size > 0:
+            return True
+        window = self._log.select_from(physical_offset, size)
+        if window is None:
+            return False
+        self._end_part()
+        self._window, self._start, self._end = window, physical_offset, physical_offset + len(window)
+        self._part_start = self._part_end = physical_offset
+        return True
+
+    def record(self, physical_offset: int, size: int) -> memoryview:
+        """The record that was looked for last."""
+        at = physical_offset - self._start
+        return self._window[at : at + size]
+
+    def take(self, physical_offset: int, size: int) -> None:
+        """Add the record that was looked for last."""
+        if physical_offset != self._part_end:
+            self._end_part()
+            self._part_start = physical_offset
+        self._part_end = physical_offset + size
+        self.sizes.append(size)
+        self.total_bytes += size
+
+    def _end_part(self) -> None:
+        if self._part_start < self._part_end:
+            self._parts.append(self._window[self._part_start - self._start : self._part_end - self._start])
+
+    def body(self) -> bytes:
+        """All records, one after another. Nothing can be added afterwards."""
+        self._end_part()
+        return b"".join(self._parts)
 
 
 class _Looking:
@@ -190,31 +238,35 @@ class MessageReader:
         looking = None if wanted is None or callable(wanted) else _Looking(wanted)
         tags_wanted = wanted if callable(wanted) else None
         log_end = self._commit_log.verified_offset
-        status, batch, examined = GetMessageStatus.NO_MATCHED_MESSAGE, _Batch([]), 0
+        in_memory_from = log_end - self._memory_bytes
+        status, batch, examined = GetMessageStatus.NO_MATCHED_MESSAGE, _Batch(self._commit_log), 0
         removed_until, last_physical = 0, 0
+        sizes, look, take = batch.sizes, batch.look, batch.take
         for physical_offset, size, tags_code in units:
             last_physical = physical_offset
             if physical_offset < removed_until or (physical_offset == 0 and size in (0, PRE_BLANK_SIZE)):
                 status = self._unless_found(status, GetMessageStatus.MESSAGE_WAS_REMOVING)
                 examined += 1
                 continue
-            if batch.records and batch.has_no_room(size, max_messages, *self._limits(log_end - physical_offset)):
-                break
+            if sizes:
+                is_in_disk = physical_offset < in_memory_from
+                limit_bytes, limit_count = self._limits_in_disk if is_in_disk else self._limits_in_memory
+                count = len(sizes)
+                if count >= max_messages or count >= limit_count or batch.total_bytes + size > limit_bytes:
+                    break
             examined += 1
             if tags_wanted is not None and not tags_wanted(tags_code):
                 status = self._unless_found(status, GetMessageStatus.NO_MATCHED_MESSAGE)
                 continue
-            record = self._commit_log.select(physical_offset, size)
-            if record is None:
+            if not look(physical_offset, size):
                 status = self._unless_found(status, GetMessageStatus.MESSAGE_WAS_REMOVING)
                 segment = self._commit_log.segment_size
                 removed_until = physical_offset - physical_offset % segment + segment
                 continue
-            if looking is not None and not looking.matches(record):
+            if looking is not None and not looking.matches(batch.record(physical_offset, size)):
                 status = self._unless_found(status, GetMessageStatus.NO_MATCHED_MESSAGE)
             else:
-                batch.records.append(bytes(record))
-                batch.total_bytes += size
+                take(physical_offset, size)
                 status = GetMessageStatus.FOUND
             if looking is not None and looking.effort > MAX_EFFORT:
                 break
@@ -223,8 +275,9 @@ class MessageReader:
             offset + examined,
             queue.min_offset,
             high,
-            tuple(batch.records),
-            log_end - last_physical > self._memory_bytes,
+            batch.body(),
+            tuple(sizes),
+            last_physical < in_memory_from,
         )
 
     def _gather_batches(
@@ -243,13 +296,13 @@ class MessageReader:
         looking = None if wanted is None or callable(wanted) else _Looking(wanted)
         tags_wanted = wanted if callable(wanted) else None
         log_end = self._commit_log.verified_offset
-        status, batch, count = GetMessageStatus.NO_MATCHED_MESSAGE, _Batch([]), 0
+        status, batch, count = GetMessageStatus.NO_MATCHED_MESSAGE, _Batch(self._commit_log), 0
         following, last_physical = offset, 0
         for unit in units:
             if unit.base_offset >= high:
                 break
             last_physical = unit.physical_offset
-            if batch.records:
+            if batch.sizes:
                 limit_bytes, limit_count = self._limits(log_end - unit.physical_offset)
                 if count + unit.batch_size > max_messages or count > limit_count - 1:
                     break
@@ -258,19 +311,17 @@ class MessageReader:
             following = unit.end_offset
             if tags_wanted is not None and not tags_wanted(unit.tags_code):
                 continue
-            record = self._commit_log.select(unit.physical_offset, unit.size)
-            if record is None:
+            if not batch.look(unit.physical_offset, unit.size):
                 status = self._unless_found(status, GetMessageStatus.MESSAGE_WAS_REMOVING)
                 continue
-            if looking is None or looking.matches(record):
-                batch.records.append(bytes(record))
-                batch.total_bytes += unit.size
+            if looking is None or looking.matches(batch.record(unit.physical_offset, unit.size)):
+                batch.take(unit.physical_offset, unit.size)
                 count += unit.batch_size
                 status = GetMessageStatus.FOUND
             if looking is not None and looking.effort > MAX_EFFORT:
                 break
         far_behind = log_end - last_physical > self._memory_bytes
-        return GetMessageResult(status, following, queue.min_offset, high, tuple(batch.records), far_behind)
+        return GetMessageResult(status, following, queue.min_offset, high, batch.body(), tuple(batch.sizes), far_behind)
 
     def readable_end(self, queue: ConsumeQueue) -> int:
         """The queue offset where reads of a queue end. Raises OSError."""

@@ -108,8 +108,11 @@ class StorePuts:
         return self._put(self.appender.append_prepared, prepared, prepared.batch.is_wait_store_msg_ok)
 
     def begin_run(self, place: Place) -> bool:
-        """Fill in where in the log a pass over sends may put messages now. False if it may put none."""
-        if self._refusal(waits=True) is not None:
+        """Fill in where in the log a pass over sends may put messages now. False if it may put none.
+
+        What the disk has no room for is put one by one, until some message fits.
+        """
+        if self.has_no_room or self._refusal(waits=True) is not None:
             return False
         self.appender.begin_run(place)
         return True

@@ -212,3 +212,6 @@ def check_records(segment, int64_t base, int64_t start, int64_t limit):
     if found.messages == 0:
         return _Scan(start)
     return _Scan(base + found.end, found.messages, base + found.last, found.store_timestamp)
+
+
+include "_sends.pxi"

@@ -116,18 +116,19 @@ class StatusTests(ReadingTestCase):
         first = next(number for number, record in enumerate(records) if record.physical_offset >= SEGMENT_SIZE)
         self.assertIn(first, range(1, 5))
         asked: list[int] = []
-        select = self.log.select
+        select = self.log.select_from
 
         def counted(offset: int, size: int) -> memoryview | None:
             asked.append(offset)
             return select(offset, size)
 
-        with patch.object(self.log, "select", counted):
+        with patch.object(self.log, "select_from", counted):
             result = reader.get_message("T", 0, 0, 32)
         self.check_found(result, records[first:])
         self.assertEqual(result.next_begin_offset, 5)
-        there = [record.physical_offset for record in records[first:]]
-        self.assertEqual(asked, [records[0].physical_offset, *there], "a segment that is gone is asked for once")
+        segments = {each.physical_offset // SEGMENT_SIZE: each.physical_offset for each in reversed(records)}
+        self.assertGreater(len(segments), 2)
+        self.assertEqual(asked, sorted(segments.values()), "each segment is asked for once, also one that is gone")
 
     def test_blanks_are_no_messages(self) -> None:
         first = self.writer.put(body=bytes(300))

@@ -20,7 +20,7 @@ from rmqha.store.metadata import PERM_WRITE, TopicConfig, TopicFilterType
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.properties import NAME_VALUE_SEPARATOR
 from rmqha.wire.record import MAX_TOPIC_BYTES, Host
-from rmqha.wire.sends.plain import take
+from rmqha.wire.sends import take
 from rmqha.wire.sends.run import (
     AnswerParts,
     Declined,
@@ -30,6 +30,7 @@ from rmqha.wire.sends.run import (
     Queue,
     QueueUnits,
     TopicRoom,
+    may_be_send,
     with_code,
 )
 from rmqha.wire.topics import NO_SENDS_TO, RETRY_PREFIX
@@ -84,6 +85,8 @@ class OrdinarySends:
         )
 
     def take(self, connection: RemotingProtocol, data: bytes, at: int, most: int) -> Passed | None:
+        if not may_be_send(data, at):
+            return None
         place, settings = self._place, self.settings
         since = settings.start_accept_send_request_time_stamp
         if (since and self._now_ms() < since) or not self._puts.begin_run(place):
@@ -103,9 +106,12 @@ class OrdinarySends:
             self._stats.sends_declined[Declined.STORE] += 1
             return None
         self._stats.sends_taken += run.count
+        answers: bytes | Deferred[bytes]
         if isinstance(status, Deferred):
-            return Passed(run.end, run.count, status.addCallback(self._answers, run.queues, run.answers))
-        return Passed(run.end, run.count, self._answers(status, run.queues, run.answers))
+            answers = status.addCallback(self._answers, run.queues, run.answers)
+        else:
+            answers = self._answers(status, run.queues, run.answers)
+        return Passed(run.end, run.count, answers, run.declined.is_final)
 
     def _answers(self, status: PutMessageStatus, queues: Mapping[Queue, QueueUnits], answers: bytes) -> bytes:
         """The answers to messages that are stored, and counted now."""

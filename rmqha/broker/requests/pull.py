@@ -1,7 +1,7 @@
 """Answers pulls, and holds a pull until there is a message for it (spec/remoting.md 2.3)."""
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from twisted.internet.defer import Deferred, succeed
@@ -483,8 +483,8 @@ class PullMessageProcessor:
             )
             raise refused("store getMessage return null") from error
         if found.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and self._has_read_no_new_message(pull):
-            found = replace(found, next_begin_offset=found.min_offset)
-        self._pulled(pull.group, pull.topic, len(found.records), found.total_bytes)
+            found = found._replace(next_begin_offset=found.min_offset)
+        self._pulled(pull.group, pull.topic, len(found.sizes), found.total_bytes)
         code = PULL_CODES[found.status]
         if found.status in OF_AN_EMPTY_QUEUE and pull.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
@@ -561,5 +561,5 @@ def _answer(code: ResponseCode, remark: str, broker_id: int, found: GetMessageRe
             "minOffset": str(found.min_offset),
             "maxOffset": str(found.max_offset),
         },
-        body=b"".join(found.records),
+        body=found.body,
     )

@@ -38,7 +38,9 @@ WRITE_BYTES = 512 * 1024
 """Log bytes in one write. For a slow slave, at most this and the transport's own buffer wait in memory."""
 HELLOS = (HELLO, HELLO_OF_GUEST)
 AT_ONCE_BYTES = 16 * 1024
-"""This many new bytes are sent immediately; fewer wait for what else this round of the reactor appends."""
+"""This many new bytes are sent immediately; fewer may wait for what else this round of the reactor appends."""
+WRITTEN_AT_ONCE = 128 * 1024
+"""Frames of this size go to the socket immediately. Twisted gives the kernel no more in one call."""
 GATHER_SECONDS, GATHERED_BYTES = 0.004, 48 * 1024
 """If no put and no consumer waits for slaves, fewer bytes than these wait as long for further ones: each read costs a
 slave. Java's master looks every 100 ms then.
@@ -392,7 +394,7 @@ class HAMasterProtocol(ReportReceiver, ClockTimeouts):
         self._last_write_time = self._clock.seconds()
         if self._port.throttle is not None:
             self._port.throttle.sent(len(data))
-        if len(data) <= 2 * AT_ONCE_BYTES and not self._paused:
+        if len(data) <= WRITTEN_AT_ONCE and not self._paused:
             send_at_once(self.transport, data)
         else:
             self.transport.write(data)

@@ -178,15 +178,15 @@ class HASlaveProtocol(TransferReceiver, ClockTimeouts):
     def dataReceived(self, data: bytes) -> None:
         if not self._is_open:
             return
-        self.resetTimeout()
-        if self._reads is not None:
-            self._reads.brought(len(data))
         try:
             if self.state is not ConnectionState.RECEIVING:
                 self._received_first(data)
             super().dataReceived(data)
         except (ReplicaError, OSError):
             self._failed(Failure())
+        self.resetTimeout()  # and what else can wait until we have reported
+        if self._reads is not None:
+            self._reads.brought(len(data))
         if self._throttle is not None and self._is_open:
             self._pause_for(self._throttle.received(len(data)))
 

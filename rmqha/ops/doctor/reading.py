@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from rmqha.ops.doctor.facts import HeldSlot, Judgement, OpenFiles, Store
-from rmqha.ops.status import status_of_store
+from rmqha.ops.storestatus import status_of_store
 from rmqha.settings.settings import Settings, properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.errors import StoreError

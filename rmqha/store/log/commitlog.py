@@ -249,6 +249,11 @@ class CommitLog:
         view = self.get_data(offset, size)
         return view if view is not None and len(view) == size else None
 
+    def select_from(self, offset: int, size: int) -> memoryview | None:
+        """As ``select``, with all written bytes that follow in the segment."""
+        view = self.get_data(offset, self.segment_size)
+        return view if view is not None and 0 <= size <= len(view) else None
+
     def truncate(self, offset: int) -> None:
         """Remove all bytes from ``offset`` on, durably, and delete later segments. Waits for the disk.
 

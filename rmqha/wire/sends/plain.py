@@ -34,6 +34,8 @@ from rmqha.wire.layout import (
 from rmqha.wire.record import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, CRC_MASK, MAX_PROPERTIES_BYTES, Host
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS
 from rmqha.wire.sends.run import (
+    V1_CODE,
+    V2_CODE,
     AnswerParts,
     Declined,
     Place,
@@ -48,7 +50,6 @@ UNIT = Struct(">qiq")
 MOST_HEADER_BYTES = 16 * 1024
 MOST_KEYS = 1024
 """A pass takes no further request when its messages have as many index keys."""
-V1_CODE, V2_CODE = b'"code":%d,' % RequestCode.SEND_MESSAGE, b'"code":%d,' % RequestCode.SEND_MESSAGE_V2
 MULTI_TAGS_FLAG = 0x2
 V6_FLAGS = BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG
 ORDINARY_SYS_FLAGS = COMPRESSED_FLAG | MULTI_TAGS_FLAG | V6_FLAGS | COMPRESSION_TYPE_MASK
@@ -104,8 +105,8 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
             content = orjson.loads(header)
             code, opaque, flag, fields = content["code"], content["opaque"], content["flag"], content["extFields"]
             FOUR_INT32.pack(code, opaque, flag, content["version"])
-            required, properties = names.required(fields), fields.get(names.properties) or ""
-            retries = fields.get(names.reconsume_times) or "0"
+            required, properties = names.required(fields), fields.get(names.properties, "")
+            retries = fields.get(names.reconsume_times, "0")
             "".join((*required, properties, retries))  # raises TypeError if one is no text
             _, topic, _, _, *numbers = required
             queue_id, sys_flag, born_at, message_flag = map(int, numbers)
@@ -157,6 +158,9 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
                 break
             room, queue = found, QueueUnits(place.queue_ends.get(key, 0))
         body = data[body_at:next_at]
+        if len(body) > place.max_body_bytes:  # before its signature, which takes long
+            declined = Declined.SIZE
+            break
         if place.access is not None and not place.access.may_send(code, fields, body):
             declined = Declined.ACCESS
             break
@@ -165,7 +169,7 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
         own = padded.strip("\2")
         stored = (f"{own}\2{place.cluster}" if own else place.cluster).encode()
         size = smallest + len(body) + len(room.encoded) + len(stored)
-        if size > place.max_record_bytes or len(body) > place.max_body_bytes or len(stored) > MAX_PROPERTIES_BYTES:
+        if size > place.max_record_bytes or len(stored) > MAX_PROPERTIES_BYTES:
             declined = Declined.SIZE
             break
         if position + size > place.limit:

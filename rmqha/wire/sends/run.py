@@ -14,6 +14,7 @@ from rmqha.wire.command import (
     RESPONSE_FLAG,
     TOTAL_LENGTH_BYTES,
     RemotingCommand,
+    RequestCode,
     ResponseCode,
     encode_json,
 )
@@ -24,6 +25,9 @@ OFFSET_DIGITS = 16
 TRANSACTION_ID = "transactionId"
 """The field of an answer by which clients of 5.x name a transaction: the message's unique key."""
 VARYING_FIELDS = ("msgId", "queueId", "queueOffset", TRANSACTION_ID)
+
+V1_CODE, V2_CODE = b'"code":%d,' % RequestCode.SEND_MESSAGE, b'"code":%d,' % RequestCode.SEND_MESSAGE_V2
+"""The headers of sends have one of these, as their clients write them."""
 
 Queue = tuple[str, int]
 """A topic, and the id of one of its queues."""
@@ -46,9 +50,24 @@ class Declined(Enum):
     STORE = "the disk has refused what the pass took: it may fit one by one"
 
     @property
+    def is_final(self) -> bool:
+        """Whether a further pass would decline the request too."""
+        return self not in (Declined.UNFINISHED, Declined.LIMIT)
+
+    @property
     def is_counted(self) -> bool:
         """Whether there is a send that the pass declines."""
-        return self not in (Declined.UNFINISHED, Declined.LIMIT, Declined.NO_SEND)
+        return self.is_final and self is not Declined.NO_SEND
+
+
+def may_be_send(data: bytes, at: int) -> bool:
+    """Whether the header of the whole frame at ``at`` in ``data`` looks like that of a send. It costs little to ask."""
+    header_at = at + FRAME_HEAD.size
+    if header_at > len(data):
+        return False
+    _, header_bytes = FRAME_HEAD.unpack_from(data, at)
+    body_at = header_at + header_bytes
+    return data.find(V2_CODE, header_at, body_at) >= 0 or data.find(V1_CODE, header_at, body_at) >= 0
 
 
 class TopicRoom(NamedTuple):
