@@ -711,7 +711,9 @@ class MappedFileQueue:
 
     def trim_open(self, flushed_offset: int) -> None:
         """Close the least recently used segments, if too many are open. Unflushed ones stay open."""
-        for base in list(self._open)[: max(0, len(self._open) - MAX_OPEN_FILES)]:
+        if len(self._open) <= MAX_OPEN_FILES:  # nearly always
+            return
+        for base in list(self._open)[: len(self._open) - MAX_OPEN_FILES]:
             if base + self.file_size <= flushed_offset or base in self.flushed_early:
                 self._forget(base)
 
