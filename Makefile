@@ -59,6 +59,9 @@ $(READY): pyproject.toml setup.py
 	$(BIN)/pip install --quiet --editable '.[dev,fuzz]' || $(BIN)/pip install --quiet --editable '.[dev]'
 	touch $(READY)
 
+kernel: $(READY)  ## builds the compiled kernel in place, after a change of rmqha/wire/_kernel.pyx; fails if it cannot
+	RMQHA_EXTENSION=yes $(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+
 $(READY_FOR_DOCS): $(READY)
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	touch $(READY_FOR_DOCS)
@@ -177,7 +180,7 @@ wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for
 	$(BIN)/python tests/check_wheel.py
 
 package: $(READY)  ## dist/: sdist, wheel, man pages and completions of bash, zsh and fish
-	$(BIN)/python -m build --outdir dist
+	RMQHA_EXTENSION=no $(BIN)/python -m build --outdir dist
 	$(BIN)/python packaging/make/pages.py dist
 
 deb: $(READY)  ## dist/rmqha_VERSION_ARCH.deb, by dh-virtualenv, on Debian

@@ -8,7 +8,7 @@ request of a client, from its bytes to the bytes of the answer.
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,8 @@ class Uncounted(PutFigures):
     def answered(self, result: PutMessageResult, started: float | None) -> PutMessageResult:
         return result
 
-    def answered_all(
-        self, results: Sequence[PutMessageResult], started: float | None, timed: int
-    ) -> Sequence[PutMessageResult]:
-        return results
+    def answered_run(self, status: PutMessageStatus, count: int, started: float | None, timed: int) -> None:
+        pass
 
 
 class Side:
@@ -71,7 +69,7 @@ class Side:
         self.figures.seconds = time.monotonic  # as in a node
         broker = BrokerService(settings, self.store, clock, execute, Surroundings("127.0.0.1"))
         self.transport = StringTransport()
-        self.connection = RemotingProtocol(broker.processors(), clock)
+        self.connection = RemotingProtocol(broker.processors(), clock, request_pass=broker.ordinary_sends(None))
         self.connection.makeConnection(self.transport)
         self.connection.setTimeout(None)
         request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, 1, ext_fields=FIELDS, body=BODY)

@@ -1,5 +1,7 @@
 """`make bench-start`: how long a node takes to start and to stop, in one run.
 
+Starts: the processor time of nodes with an empty store until their ports are open, their memory beside their stores'
+pages, and the processor time of commands that do nothing. Medians.
 Queues: a store of many consume queues with one message each, opened and closed after a clean and an unclean stop, out
 of a cold page cache; how much of its files is in the page cache afterwards. Dispatch: a log of small messages without
 queues and index. Signals: from the signal to the process's end while that log is proved, and while it is dispatched.
@@ -19,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,8 @@ import numpy.typing as npt
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
+from benchmarks.catchup import anonymous_memory, file_memory_beside
+from benchmarks.processor import processor_seconds, run_and_time
 from rmqha.settings.settings import Settings, make_settings
 from rmqha.store.derived.dispatch import SLICE_SECONDS
 from rmqha.store.log.mappedfile import file_name
@@ -46,6 +51,12 @@ RECORDS_AT_ONCE = 1 << 16
 FIRST_NUMBER = 10_000_000
 BODY = b"b" * 100
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+NODES = {
+    "a master": ["--role=sync-master", "--port=0"],
+    "a slave": ["--role=slave", "--port=0", "--master=127.0.0.1:1"],
+    "a member of a failover cluster": ["--failover=witness:127.0.0.1:1", "--port=0", "--name=broker-a"],
+}
+COMMANDS = ("--version", "--help", "status --help", "verify --help", "put --help", "doctor --help")
 
 
 class Timed(Opening):
@@ -226,6 +237,22 @@ def follow(store: Path) -> dict[str, float]:
     return done
 
 
+def bench_starts(starts: int) -> None:
+    for what, options in NODES.items():
+        seconds, memory = [], []
+        for _ in range(starts):
+            with TwistdNode(WORK, options) as node:
+                node.port("fast remoting")
+                seconds.append(processor_seconds(node.pid))
+                memory.append(anonymous_memory(node.pid) + file_memory_beside(node.pid, str(WORK)))
+            shutil.rmtree(node.store)
+        print(f"{what} starts in {median(seconds):.2f} s of the processor, and has {median(memory):.1f} MiB")
+    rmqha = str(Path(sys.executable).with_name("rmqha"))
+    for words in COMMANDS:
+        took = median(run_and_time([rmqha, *words.split()])[1] for _ in range(starts))
+        print(f"rmqha {words}: {took:.2f} s of the processor")
+
+
 def bench_queues(queues: int) -> None:
     store = WORK / "queues"
     write_queues(store, queues)
@@ -294,6 +321,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("command", nargs="?", choices=("open", "put", "follow"), help=argparse.SUPPRESS)
     parser.add_argument("store", nargs="?", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--starts", type=int, default=10, help="of each kind of node, with an empty store; 0 for none")
     parser.add_argument("--queues", type=int, default=10_000, help="consume queues, with a message each; 0 for none")
     parser.add_argument("--log-mib", type=int, default=1024, help="size of the log without queues; 0 for none")
     options = parser.parse_args()
@@ -304,6 +332,8 @@ def main() -> None:
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
     try:
+        if options.starts:
+            bench_starts(options.starts)
         if options.queues:
             bench_queues(options.queues)
         if options.log_mib:

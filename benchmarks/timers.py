@@ -65,7 +65,6 @@ def rss_mib() -> float:
 def fill(store: MessageStore, clock: TurnClock, count: int) -> None:
     chance = random.Random(1)
     for first in range(0, count, AT_ONCE):
-        messages = []
         for number in range(first, min(first + AT_ONCE, count)):
             due = clock.now_ms() + 10_000 + chance.randrange(DAY_MS)
             properties = {
@@ -74,8 +73,7 @@ def fill(store: MessageStore, clock: TurnClock, count: int) -> None:
                 "REAL_TOPIC": "T",
                 "REAL_QID": str(number % 4),
             }
-            messages.append(Message(TIMER_TOPIC, BODY, properties, born_timestamp=clock.now_ms()))
-        store.put_together(messages)
+            store.put_message(Message(TIMER_TOPIC, BODY, properties, born_timestamp=clock.now_ms()))
         clock.advance(0.01)
     while store.derived.dispatcher.behind_bytes:
         clock.advance(0.01)

@@ -5,7 +5,7 @@ Each folder is a room with one purpose, and a room imports only from those that 
 In reading order:
 
 - ``kit/``: small parts that know nothing of RocketMQ: events, exit codes, services, progress.
-- ``wire/``: the byte formats: records, HA frames, remoting commands. Pure Python, without I/O.
+- ``wire/``: the byte formats: records, HA frames, remoting commands. Without I/O.
 - ``filter/``: SQL92 filters: the grammar, and what an expression gives for a message.
 - ``settings/``: RocketMQ's broker.conf and the command line, as one frozen ``Settings``.
 - ``net/``: addresses and TLS.

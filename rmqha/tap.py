@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import IService
 from twisted.internet.interfaces import IStreamClientEndpoint
@@ -12,7 +12,6 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from rmqha.acl.credentials import make_signer, reread_credentials
-from rmqha.acl.files import AclFiles
 from rmqha.acl.signing import Signer
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.slave.replica import StartFrom
@@ -40,6 +39,9 @@ from rmqha.settings.settings import (
     parse_byte_count,
     read_properties,
 )
+
+if TYPE_CHECKING:
+    from rmqha.acl.files import AclFiles
 
 _log = Logger()
 NO_REMOTING = "none"
@@ -177,7 +179,7 @@ class Options(TLSOptions):
     hold: Hold
     client_tls: ClientTLS
     signer: Signer | None
-    acl: AclFiles | None
+    acl: "AclFiles | None"
     server_tls: ServerTLS | None
     allow_list: AllowList | None
     embedded_port: int | None
@@ -255,7 +257,7 @@ class Options(TLSOptions):
             return {"maxHaReceiveByteInSecond": rate}
         return {"haFlowControlEnable": "true", "maxHaTransferByteInSecond": rate}
 
-    def _acl_files(self) -> AclFiles | None:
+    def _acl_files(self) -> "AclFiles | None":
         """The files of the accounts; None without aclEnable. Raises ValueError if they cannot be used."""
         settings = self.settings
         if not settings.acl_enable:
@@ -267,6 +269,8 @@ class Options(TLSOptions):
             folder = Path(os.environ[ROCKETMQ_HOME]) / "conf"
         if folder is None:
             raise SettingsError("aclEnable=true needs aclFolder=FOLDER: the folder with plain_acl.yml")
+        from rmqha.acl.files import AclFiles  # a node without access control starts quicker
+
         files = AclFiles(folder, settings.acl_strict)
         files.read()
         return files

@@ -6,12 +6,18 @@ examples, and the same ones each time: a change is not judged by chance. ``make 
 
 import os
 
+from hypothesis import HealthCheck
 from hypothesis import settings as profiles
 
 ALL_EXAMPLES, QUICK_EXAMPLES = 100, 20
 
-profiles.register_profile("all", deadline=None, max_examples=ALL_EXAMPLES)
-profiles.register_profile("quick", deadline=None, max_examples=QUICK_EXAMPLES, derandomize=True, database=None)
+INHERITED = (HealthCheck.differing_executors,)
+"""A class of tests is inherited by one that runs them on the kernel (tests/twins.py)."""
+
+profiles.register_profile("all", deadline=None, max_examples=ALL_EXAMPLES, suppress_health_check=INHERITED)
+profiles.register_profile(
+    "quick", profiles.get_profile("all"), max_examples=QUICK_EXAMPLES, derandomize=True, database=None
+)
 profiles.load_profile(os.environ.get("RMQHA_EXAMPLES", "all"))
 
 

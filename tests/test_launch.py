@@ -7,7 +7,7 @@ import sys
 import click
 import pytest
 
-from rmqha.cli import main
+from rmqha.cli import SUMMARIES, main
 
 pytestmark = pytest.mark.process
 INTERRUPTING = """
@@ -58,7 +58,9 @@ NOT_IMPORTED = {
     "put": ON_BROKERS,
     "pull": ON_BROKERS,
     "tail": ON_BROKERS,
-    "status": (*NEVER, "rich", "rmqha.client", "rmqha.pipeline", "rmqha.cli.doctor"),
+    "status": (*NEVER, "numpy", "rich", "rmqha.client", "rmqha.pipeline", "rmqha.cli.doctor"),
+    "lag": (*NEVER, "numpy", "rmqha.store.messagestore", "rmqha.ops", "rmqha.pipeline"),
+    "top": (*NEVER, "numpy", "rmqha.store.messagestore", "rmqha.client", "rmqha.pipeline"),
     "cluster": (*NEVER, "numpy", "rmqha.client", "rmqha.pipeline", "rmqha.store.messagestore"),
 }
 """Most of these took 20 ms or more of each start, together more than half of it."""
@@ -93,3 +95,16 @@ def test_every_command_is_found_by_its_name() -> None:
     context = click.Context(main)
     commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
     assert [name for name, command in commands.items() if command is None or command.name != name] == []
+
+
+def test_the_help_lists_the_first_sentence_of_each_commands_own_help() -> None:
+    context = click.Context(main)
+    commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
+    assert {name: each.get_short_help_str(1000) for name, each in commands.items() if each is not None} == SUMMARIES
+
+
+def test_the_help_imports_no_command() -> None:
+    code = "import sys; from rmqha.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = [name for name in done.stdout.split() if name.startswith("rmqha.cli")]
+    assert imported == ["rmqha.cli"]

@@ -17,6 +17,7 @@ from rmqha import __version__
 from rmqha.coordination.address import Login
 from rmqha.namesrv_tap import NameServerProcess, Options
 from rmqha.tap import Options as NodeOptions
+from rmqha.wire.compiled import implementation
 from tests.fixtures import new_folder
 from tests.net.tls.authority import Authority
 from tests.waiting import WAIT_SECONDS
@@ -141,6 +142,7 @@ class VersionTests(SynchronousTestCase):
             leaving = self.assertRaises(SystemExit, kind().parseOptions, ["--version"])
             self.assertEqual(leaving.code, 0)
             self.assertTrue(stdout.getvalue().startswith(f"rmqha, version {__version__} (Twisted "), stdout.getvalue())
+            self.assertIn(f"; {implementation()})", stdout.getvalue())
 
 
 class RecipeTests(SynchronousTestCase):

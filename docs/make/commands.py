@@ -40,6 +40,7 @@ ENVIRONMENT = {
     "RMQHA_COORDINATOR_USER": "The user at the coordinator, for commands and nodes, if no file is given.",
     "RMQHA_COORDINATOR_PASSWORD": "The password of this user. Both must be set.",
     "RMQHA_DEBUG": "`1`: errors of `rmqha` come with their tracebacks.",
+    "RMQHA_PURE_PYTHON": "`1`: never [the compiled kernel](install.md#the-compiled-kernel). `0`: it must be there.",
     "ROCKETMQ_HOME": "If there is neither aclFolder nor `--conf`, `conf` in this folder has the files with accounts.",
     "RMQHA_OPTIONS": "The units of systemd: options for the node or the name server. A file in `/etc/rmqha` sets it.",
     "RMQHA_MASTER": "The image, without arguments: the HA port of the master to copy.",

@@ -15,9 +15,9 @@ umoci new --image "$layout:$version"
 umoci unpack --image "$layout:$version" "$work/bundle"
 root=$work/bundle/rootfs
 packaging/make/bookworm.sh "$root"
-"$python" -m build --wheel --outdir "$work/wheel" . >"$work/wheel.log"
-# The environment is made where it will be in the image: /opt/rmqha. The image has no pip then.
+# The environment is made where it will be in the image: /opt/rmqha. The image has no pip then. Its Python compiles the kernel.
 /usr/bin/python3 -m venv "$root/opt/rmqha"
+"$root/opt/rmqha/bin/pip" wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$work/wheel" . >"$work/wheel.log"
 "$root/opt/rmqha/bin/pip" install --quiet --disable-pip-version-check --no-compile "$work"/wheel/*.whl
 "$root/opt/rmqha/bin/pip" uninstall --quiet --yes pip setuptools
 grep -rlI "^#!$root/opt/rmqha" "$root/opt/rmqha/bin" | xargs sed -i "1s|$root||"

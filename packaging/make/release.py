@@ -62,7 +62,7 @@ class Part:
 
 
 PARTS = (
-    Part("sdist and wheel", (sys.executable, "-m", "build", "--outdir", "dist")),
+    Part("sdist and wheel", ("env", "RMQHA_EXTENSION=no", sys.executable, "-m", "build", "--outdir", "dist")),
     Part("man pages and completions", (sys.executable, "packaging/make/pages.py", "dist/pages")),
     Part("Debian package", ("packaging/make/deb.sh",), ("dpkg-buildpackage", "dh_virtualenv", "fakeroot")),
     Part("image", ("packaging/make/image.sh",), ("mmdebstrap", "umoci"), as_root=True),

@@ -3,6 +3,7 @@
 In reading order:
 
 - ``signing``: the signature of a request, and what signs our own requests.
+- ``plainloader``: the loader of YAML, with limits.
 - ``yamlfile``: reads a small YAML file that may be hostile.
 - ``credentials``: the keys of a client, from a file or from the environment.
 - ``addresses``: patterns of addresses.

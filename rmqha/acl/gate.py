@@ -1,9 +1,8 @@
 """The gate before all processors of a broker: it lets a request pass only if the rules allow it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
-from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -24,23 +23,22 @@ from rmqha.kit.threads import CallInThread
 from rmqha.remoting.calls import ACL_EXCEPTION
 from rmqha.remoting.protocol import (
     Answer,
-    Answers,
     IConnectionObserver,
     Processor,
     Processors,
     RemotingProtocol,
     RequestRefused,
-    Together,
 )
 from rmqha.remoting.rights import ALL_RIGHTS, Rights
 from rmqha.wire.command import RemotingCommand, ResponseCode
+from rmqha.wire.sends.run import ISendAccess
 
 RELOAD_SECONDS = 0.5
 MAX_KEPT_RIGHTS = 20_000
 EXCEPTION = f"org.apache.rocketmq.acl.common.{ACL_EXCEPTION}"
 
 
-@implementer(IConnectionObserver)
+@implementer(IConnectionObserver, ISendAccess)
 class AclGate(PeriodicService):
     """Checks requests by the rules of the files, and reads the files again when they change.
 
@@ -82,7 +80,7 @@ class AclGate(PeriodicService):
     def _guarded(self, processor: Processor) -> Processor:
         def check(connection: RemotingProtocol, request: RemotingCommand) -> Answer:
             rules = self._found.rules
-            if not rules.usual.allow(request):
+            if not rules.usual.allow(request.code, request.ext_fields, request.body):
                 host, _ = connection.peer_host
                 try:
                     account = rules.check(request, host)
@@ -95,7 +93,10 @@ class AclGate(PeriodicService):
                 )
             return processor(connection, request)
 
-        return _GuardedTogether(self, processor, check) if isinstance(processor, Together) else check
+        return check
+
+    def may_send(self, code: int, fields: Mapping[str, str], body: bytes) -> bool:
+        return self._found.rules.usual.allow(code, fields, body)
 
     def _rights_of(self, access_key: str) -> Rights:
         """The rights of an account that the files have, or had."""
@@ -196,23 +197,3 @@ class _RightsOf(Rights):
         if asking.account is None:
             return True
         return self._gate.found.rules.share_a_topic(asking.account, self._access_key)
-
-
-class _GuardedTogether(Together):
-    """A processor of requests that arrive together, behind the gate. Only what an account did before is prepared."""
-
-    def __init__(self, gate: AclGate, processor: Together, check: Processor) -> None:
-        self._gate = gate
-        self._processor = processor
-        self._check = check
-
-    def __call__(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        return self._check(connection, request)
-
-    def prepare(self, connection: RemotingProtocol, request: RemotingCommand) -> Any | None:
-        if not self._gate.found.rules.usual.allow(request):
-            return None
-        return self._processor.prepare(connection, request)
-
-    def process(self, prepared: Sequence[Any]) -> Answers:
-        return self._processor.process(prepared)

@@ -4,6 +4,7 @@ Only decisions are kept: which fields are signed, in which order, and that the a
 signature of each request is checked.
 """
 
+from collections.abc import Mapping
 from hmac import compare_digest
 
 from rmqha.acl.needs import TOPIC_FIELDS
@@ -41,27 +42,25 @@ class UsualSends:
         """All topics that are kept, once for each account and code."""
         return [topic for senders in self._senders.values() for sender in senders.values() for topic in sender.topics]
 
-    def allow(self, request: RemotingCommand) -> bool:
+    def allow(self, code: int, fields: Mapping[str, str], body: bytes) -> bool:
         """Whether the request is allowed as one before it was. False says nothing: the rules decide.
 
         The fields that are picked and ``Signature`` are all fields of an earlier request. So a request that has these,
         and as many fields, has no other field, which it might have to sign. This is one function because each further
         call costs a put half a percent.
         """
-        code = request.code
         senders = self._senders.get(code)
         if senders is None:
             return False
-        fields = request.ext_fields
         try:
             sender = senders[fields[ACCESS_KEY]]
             if len(fields) != sender.count or fields[TOPIC_FIELDS[code]] not in sender.topics:
                 return False
             given = fields[SIGNATURE].encode()
             signed = "".join(sender.pick(fields)).encode()
-        except (KeyError, UnicodeEncodeError):
+        except (KeyError, TypeError, AttributeError, UnicodeEncodeError):  # a field is missing, or no text
             return False
-        return compare_digest(given, sender.key.signature(signed, request.body))
+        return compare_digest(given, sender.key.signature(signed, body))
 
     def remember(self, request: RemotingCommand, key: SigningKey) -> None:
         """The rules allowed this request, which was signed with ``key``. Requests that may differ are not kept."""

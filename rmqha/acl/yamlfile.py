@@ -1,53 +1,28 @@
-"""Reads a small YAML file whose writer may be hostile: its size, its aliases and its depth are limited."""
+"""Reads a small YAML file whose writer may be hostile: its size, its aliases and its depth are limited.
+
+``plainloader`` limits the last two.
+"""
 
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 MAX_FILE_BYTES = 1024 * 1024
-MAX_DEPTH = 20
 
 
 class AclFileError(ValueError):
     """A file with keys or rules cannot be used. The text names the file and the reason, and never shows its content."""
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """PyYAML's safe loader. It also refuses aliases, which can make a small file large, great depth, and a key that is
-    there twice: the last one would silently count.
-    """
-
-    _depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an alias (*name), which is not allowed here")
-        if self._depth >= MAX_DEPTH:
-            raise yaml.YAMLError(f"it has more than {MAX_DEPTH} levels")
-        self._depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self._depth -= 1
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                line = key.start_mark.line + 1
-                raise yaml.YAMLError(f"{key.value!r} in line {line} is there twice in one mapping; keep one of them")
-            if isinstance(key, yaml.ScalarNode):
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
 def parse_yaml(data: bytes, path: Path) -> dict[str, Any]:
     """The mapping in the content of a file; an empty file is an empty mapping. Raises AclFileError."""
     if len(data) > MAX_FILE_BYTES:
         raise AclFileError(f"{path}: the file is larger than {MAX_FILE_BYTES} bytes")
+    import yaml  # most nodes and commands read no such file, and start quicker
+
+    from rmqha.acl.plainloader import PlainLoader
+
     try:
-        content = yaml.load(data.decode("utf-8"), _PlainLoader)  # a subclass of the safe loader
+        content = yaml.load(data.decode("utf-8"), PlainLoader)  # a subclass of the safe loader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = "" if mark is None else f" in line {mark.line + 1}"

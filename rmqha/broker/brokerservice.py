@@ -52,7 +52,7 @@ from rmqha.kit.services import OrderedServices
 from rmqha.kit.threads import RunInThread
 from rmqha.kit.wallclock import WALL_CLOCK, IWallClock
 from rmqha.net.tls.addresses import uses_tls
-from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, Processors, RemotingLimits
+from rmqha.remoting.protocol import MAX_HEADER_BYTES, BodyLimit, IRequestPass, Processors, RemotingLimits
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import Settings
 from rmqha.store.messagestore import MessageStore
@@ -60,6 +60,7 @@ from rmqha.store.metadata import CONFIG_FOLDER
 from rmqha.store.offline.promote import new_topics
 from rmqha.store.tablesnapshots import snapshot_offsets
 from rmqha.wire.command import RequestCode, ResponseCode
+from rmqha.wire.sends.run import ISendAccess
 from rmqha.wire.topics import TRACE_TOPIC
 
 MASTER_ID = 0
@@ -340,6 +341,10 @@ class BrokerService(OrderedServices):
             "useTLS": str(self._uses_tls).lower(),
         }
         return {**config_of(self.store), **{key: str(value) for key, value in in_effect.items()}}
+
+    def ordinary_sends(self, access: ISendAccess | None) -> IRequestPass | None:
+        """What answers ordinary sends at all ports; None on a slave."""
+        return self._processors.ordinary_sends(access)
 
     def processors(self, fast_port: bool = False) -> Processors:
         """The processor of each request code. The fast port does not answer pulls, as in Java."""

@@ -12,6 +12,7 @@ from rmqha.broker.requests.admin import StatsProcessor, TableProcessor, TopicAdm
 from rmqha.broker.requests.config import ConfigProcessor, LiveSettings
 from rmqha.broker.requests.confirmed import ConfirmedProcessor
 from rmqha.broker.requests.later import later_processors
+from rmqha.broker.requests.ordinarysends import OrdinarySends
 from rmqha.broker.requests.overview import CleaningProcessor, OverviewProcessor
 from rmqha.broker.requests.pop import PopProcessor
 from rmqha.broker.requests.pull import PullMessageProcessor, PullRequestHoldService
@@ -36,6 +37,7 @@ from rmqha.remoting.protocol import Processor, Processors
 from rmqha.settings.settings import Settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RequestCode
+from rmqha.wire.sends.run import ISendAccess
 
 MAIN_PORT_ONLY = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
@@ -88,6 +90,17 @@ class BrokerProcessors:
         ]
         merged: dict[int, Processor] = {code: processor for family in families for code, processor in family.items()}
         return {code: processor for code, processor in merged.items() if not (fast_port and code in MAIN_PORT_ONLY)}
+
+    def ordinary_sends(self, access: ISendAccess | None) -> OrdinarySends | None:
+        """What puts ordinary sends; None on a slave. ``access`` is asked about each, if access is controlled."""
+        parts = self._parts
+        if parts.store.is_slave:
+            return None
+        sends = OrdinarySends(
+            parts.store, parts.live_settings.current, parts.tables.topics, parts.stamps, parts.stats, access
+        )
+        parts.live_settings.add(sends)
+        return sends
 
     def _send_processors(self) -> Processors:
         parts = self._parts

@@ -9,7 +9,6 @@ from rmqha.cli.access import WAY
 from rmqha.cli.brokers import make_client, run_client
 from rmqha.cli.running import the_reactor
 from rmqha.cli.shared import JSON, json_line, with_options
-from rmqha.cli.stores import open_store
 from rmqha.cli.tables import Column, print_table
 from rmqha.client.lag import QueueLag, TopicLag, by_topic, lag_of_brokers
 from rmqha.client.lookup import Brokers
@@ -17,7 +16,6 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import iso_time
 from rmqha.net.endpoints import split_addresses
 from rmqha.store.offline.commands import SETTINGS, Trouble, settings_of
-from rmqha.store.offline.lookup import Lookup
 
 UNKNOWN = "-"
 COLUMNS = (
@@ -88,6 +86,9 @@ def _of_store(
 ) -> tuple[list[QueueLag], list[str]]:
     if way["namesrv"] is not None or way["broker"] is not None:
         raise Trouble(ExitCode.USAGE, "give one of --store, --namesrv and --broker")
+    from rmqha.cli.stores import open_store  # who asks brokers is answered sooner
+    from rmqha.store.offline.lookup import Lookup
+
     settings = settings_of(path, conf, sets)
     with open_store(path, settings) as store:
         found = Lookup(store, settings).lag(group, topic)

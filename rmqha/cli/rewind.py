@@ -11,7 +11,7 @@ from rmqha.cli.access import with_tls
 from rmqha.cli.restore import DRY_RUN
 from rmqha.cli.running import run_reactor, the_reactor
 from rmqha.cli.shared import JSON, STORE, print_json, progress_bar
-from rmqha.ha.slave.forkprobe import MasterRange, OurLog, find_fork_with_master
+from rmqha.ha.slave.forkprobe import OurLog, find_fork_with_master
 from rmqha.ha.slave.selfrepair import SourceUnreachable
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
@@ -35,6 +35,7 @@ from rmqha.store.offline.newstore import NoRoom
 from rmqha.store.offline.rewind import Rewound, Tail, check_room, needs_rewind, tail_of
 from rmqha.store.offline.rewind import rewind as rewind_store
 from rmqha.store.offline.storerepair import RepairError
+from rmqha.wire.brokerinfo import MasterRange
 
 MAX_TOPICS_SHOWN = 20
 

@@ -13,14 +13,13 @@ from rmqha.cli.access import with_tls
 from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
 from rmqha.cli.running import Interrupted, run_reactor, the_reactor
 from rmqha.cli.shared import JSON, json_line, print_json
-from rmqha.cli.stores import open_store
 from rmqha.kit.connecting import reason_of
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
 from rmqha.kit.times import iso_time
 from rmqha.net.endpoints import make_endpoint
 from rmqha.net.tls.endpoints import ClientTLS
-from rmqha.ops.status import MaxLag, NodeStatus, judge, status_of_broker, status_of_store, waits_in_words
+from rmqha.ops.status import MaxLag, NodeStatus, judge, status_of_broker, waits_in_words
 from rmqha.store.offline.commands import Trouble, say
 
 SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads", "failover")
@@ -75,6 +74,9 @@ def status(
 
 
 def _of_store(target: str) -> NodeStatus:
+    from rmqha.cli.stores import open_store  # who asks a broker is answered sooner
+    from rmqha.ops.storestatus import status_of_store
+
     with open_store(Path(target)) as store:
         return status_of_store(store)
 

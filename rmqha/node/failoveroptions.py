@@ -3,13 +3,14 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rmqha.coordination.address import CoordinatorAccess, CoordinatorAddress
-from rmqha.coordination.etcd import check_access, make_coordinator
 from rmqha.net.tls.endpoints import ClientTLS
 from rmqha.node.plan import FailoverPlan
 from rmqha.settings.settings import BrokerRole, ReadUpTo, Settings, SettingsError
+
+if TYPE_CHECKING:  # a node without failover starts quicker
+    from rmqha.coordination.address import CoordinatorAccess, CoordinatorAddress
 
 DEFAULT_PRIORITY = "100"
 MAX_PRIORITY = 1_000_000
@@ -21,8 +22,8 @@ KEY_PART = re.compile(r"[^/\x00-\x20]{1,200}")
 class FailoverOptions:
     """What the command line says about a failover cluster."""
 
-    address: CoordinatorAddress
-    access: CoordinatorAccess
+    address: "CoordinatorAddress"
+    access: "CoordinatorAccess"
     member: str | None
     is_founder: bool
     priority: int
@@ -37,6 +38,9 @@ class FailoverOptions:
         if options["failover"] is None:
             _check_none(options)
             return None
+        from rmqha.coordination.address import CoordinatorAccess, CoordinatorAddress
+        from rmqha.coordination.etcd import check_access
+
         _check_fitting(options, settings)
         if not has_name:
             raise SettingsError("--failover needs --name (brokerName): the nodes of a cluster have the same one")
@@ -64,6 +68,8 @@ class FailoverOptions:
 
         Raises SettingsError, TLSError for files that cannot be used.
         """
+        from rmqha.coordination.etcd import make_coordinator
+
         coordinator = make_coordinator(reactor, self.address, self.access, tls)
         return FailoverPlan(coordinator, self.member, self.is_founder, self.priority, self.no_failover)
 

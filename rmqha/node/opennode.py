@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
@@ -14,8 +14,6 @@ from twisted.internet.threads import deferToThreadPool
 from zope.interface import implementer
 
 from rmqha import __version__
-from rmqha.acl.admin import AclAdminProcessor, BrokerNames
-from rmqha.acl.gate import AclGate
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.broker.addresses import MasterAddresses
 from rmqha.broker.background.confirmedsync import ConfirmedFollower
@@ -31,12 +29,10 @@ from rmqha.ha.slave.slaveservice import HASlaveService
 from rmqha.ha.slave.states import COPYING, VERDICTS, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.services import OrderedServices, PeriodicService
-from rmqha.namesrv.nameserver import NameServerService, name_server_limits
 from rmqha.net.endpoints import LoopbackEndpoint, look_up
 from rmqha.node.interfaces import IOpenNode, IProcess
 from rmqha.node.masterendpoints import MasterEndpoints
-from rmqha.node.plan import NodePlan
-from rmqha.node.promising import PromiseProcessor
+from rmqha.node.plan import IClusterMember, NodePlan
 from rmqha.node.replicating import Replicating, state_of_log
 from rmqha.ops.cleaning import CleaningService
 from rmqha.ops.listening import ListeningService, tcp_endpoint
@@ -57,6 +53,9 @@ from rmqha.store.nodestate import STOPPED, NodeState
 from rmqha.store.opening import OpeningPhase
 from rmqha.web.interfaces import ILiveNode
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, READERS_KEY, VERSION_KEY
+
+if TYPE_CHECKING:
+    from rmqha.acl.gate import AclGate
 
 SHOWN_CHANGES = 5
 """The last changes of a failover cluster's leader in state.json."""
@@ -191,10 +190,11 @@ class OpenNode:
         about_node = {
             **runtime_processors(self, broker),
             **ha_status_processors(self),
-            **({} if plan.member is None else PromiseProcessor(plan.member.member).processors()),
+            **({} if plan.member is None else _processors_of_member(plan.member.member)),
         }
         limits = broker_limits(settings, _connections_of(settings))
         self._control_access(broker)
+        ordinary_sends = broker.ordinary_sends(self._gate)
         main, fast = [
             RemotingFactory(
                 self._guarded({**broker.processors(fast_port), **about_node}),
@@ -202,6 +202,7 @@ class OpenNode:
                 limits,
                 PortBudget(self._clock, settings.server_max_request_bytes, settings.server_max_answer_bytes),
                 broker.turns,
+                ordinary_sends,
             )
             for fast_port in (False, True)
         ]
@@ -239,6 +240,9 @@ class OpenNode:
         files, settings, reactor = self._plan.acl, self._plan.settings, self._process.reactor
         if files is None:
             return
+        from rmqha.acl.admin import AclAdminProcessor, BrokerNames  # a node without access control starts quicker
+        from rmqha.acl.gate import AclGate
+
         run_in_thread = partial(deferToThreadPool, reactor, reactor.getThreadPool())
         try:
             self._gate = AclGate(files, self._clock, run_in_thread)
@@ -259,6 +263,8 @@ class OpenNode:
         """Run a name server if the plan has one. Returns its name and an endpoint, which needs no port."""
         if self._plan.embedded_port is None:
             return ()
+        from rmqha.namesrv.nameserver import NameServerService, name_server_limits  # most nodes run none
+
         settings = self._plan.settings
         name_server = NameServerService(self._clock, self.store.root / CONFIG_FOLDER, self._process.run_in_table_thread)
         self.services.add("name server", name_server)
@@ -417,6 +423,12 @@ class OpenNode:
 
     def stop_problems(self) -> list[str]:
         return [*self.services.problems, *(() if self.broker is None else self.broker.stop_problems)]
+
+
+def _processors_of_member(member: IClusterMember) -> Processors:
+    from rmqha.node.promising import PromiseProcessor  # a node without failover starts quicker
+
+    return PromiseProcessor(member).processors()
 
 
 def _facts_of_master(started_at: float) -> dict[str, Any]:

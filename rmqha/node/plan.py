@@ -2,16 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IStreamClientEndpoint
 from zope.interface import Interface
 
-from rmqha.acl.files import AclFiles
 from rmqha.broker.brokerservice import NameServers
 from rmqha.broker.interfaces import Connect, FindMachines, connect_nowhere, find_no_machines
-from rmqha.coordination.interface import ICoordinator
-from rmqha.failover.member import Promise
 from rmqha.ha.admission.allowlist import AllowList
 from rmqha.ha.master.leadership import Leadership
 from rmqha.ha.slave.slaveservice import SlaveOptions
@@ -23,11 +20,16 @@ from rmqha.ops.logs import NodeLogObserver, SyslogObserver
 from rmqha.settings.settings import BrokerRole, Settings, as_master
 from rmqha.wire.command import Sign
 
+if TYPE_CHECKING:  # a node without access control and failover starts quicker
+    from rmqha.acl.files import AclFiles
+    from rmqha.coordination.interface import ICoordinator
+    from rmqha.failover.member import Promise
+
 
 class IClusterMember(Interface):
     """What a node asks the member of a failover cluster in it."""
 
-    def promise(promise: Promise) -> bool:
+    def promise(promise: "Promise") -> bool:
         """The leader asks not to try for the lead for some time. Returns whether the member promises it."""
 
     def cluster_facts(changes: int) -> dict[str, Any] | None:
@@ -56,7 +58,7 @@ class FailoverPlan:
     ``name`` is the member's; None takes the host's name and the remoting port.
     """
 
-    coordinator: ICoordinator
+    coordinator: "ICoordinator"
     name: str | None = None
     is_founder: bool = False
     priority: int = 100
@@ -96,7 +98,7 @@ class NodePlan:
     manages_process: bool = False
     sources: Sources | None = None
     sign: Sign | None = None
-    acl: AclFiles | None = None
+    acl: "AclFiles | None" = None
     is_promoted: bool = False
     member: Membership | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)

@@ -14,6 +14,7 @@ In reading order:
 - ``snapshots``: keeps snapshots of the tables while a node runs, for ``rmqha restore``.
 - ``control``: the socket on which a running node takes orders from commands on its machine.
 - ``status``: what ``rmqha status`` shows.
+- ``storestatus``: the same of a store on this machine.
 - ``ways``: how commands reach brokers and name servers.
 - ``top``: what ``rmqha top`` shows.
 - ``doctor/``: what ``rmqha doctor`` checks.

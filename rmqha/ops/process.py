@@ -75,7 +75,9 @@ class ProcessOptions(usage.Options):
 
     def opt_version(self) -> NoReturn:
         """Show the versions of rmqha and Twisted, and exit."""
-        print(f"rmqha, version {__version__} (Twisted {twisted_version})")
+        from rmqha.wire.compiled import implementation  # a node imports it when it opens its store
+
+        print(f"rmqha, version {__version__} (Twisted {twisted_version}; {implementation()})")
         raise SystemExit(0)
 
     def choice(self, kind: Any, name: str) -> Any:

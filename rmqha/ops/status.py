@@ -1,24 +1,20 @@
-"""What ``rmqha status`` shows: the state of a store on this machine, or of a broker, ours or Java's."""
+"""What ``rmqha status`` shows: the state of a broker, ours or Java's, or of a store (``storestatus``)."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 
 from rmqha.ha.slave.states import COPYING_NAMES, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.kit.times import iso_time, seconds_of
+from rmqha.kit.times import seconds_of
 from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range
 from rmqha.remoting.calls import RemotingError
 from rmqha.settings.settings import BrokerRole, parse_byte_count
-from rmqha.store.examining import ABORT_FILE
-from rmqha.store.log.mappedfile import DISK
 from rmqha.store.nodefacts import InStatus, as_json, facts_of
-from rmqha.store.nodestate import STOPPED, NodeState, Offsets, state_path
-from rmqha.store.offline.storereader import StoreReader
+from rmqha.store.nodestate import STOPPED, NodeState, Offsets
 from rmqha.store.opening import OpeningPhase
 from rmqha.wire.brokerinfo import NODE_STATE_KEY
 
@@ -28,8 +24,6 @@ KILLED = "KILLED"
 COPY = "a copy of a store, made by rmqha; no node has run on it"
 HANDSHAKE_SECONDS = 30.0
 """A handshake is not a problem until this time after the last contact."""
-ROOM_FOR_STATE_BYTES = 64 << 10
-"""With less room on its disk a node may not be able to write state.json."""
 CONTACT_LIMIT_SECONDS = 60.0
 """For a state.json of an older version, which does not have a limit."""
 EXIT_CODES = {
@@ -186,33 +180,6 @@ def _is_old(node: NodeState, now: float) -> bool:
     """Whether a slave that copies has noted no contact for so long that its process must hang."""
     seconds = seconds_of(node.last_contact)
     return seconds is not None and now - seconds > (node.contact_limit or CONTACT_LIMIT_SECONDS)
-
-
-def status_of_store(store: StoreReader) -> NodeStatus:
-    """The status of a store on this machine. If our own node never ran on it, its log is read to find its end."""
-    if store.state is not None:
-        killed = not store.live and (store.root / ABORT_FILE).exists()
-        found = NodeStatus.of_node(store.state, store.live, killed)
-        out_of_date = _out_of_date(store.root) if store.live else None
-        if out_of_date is None:
-            return found
-        node = replace(found.node, warnings=(*found.node.warnings, out_of_date))
-        return replace(found, node=node, out_of_date=out_of_date)
-    bases = store.log.segment_bases
-    end = store.scan(bases[max(0, len(bases) - 2)], lambda _: None).end if bases else 0
-    return NodeStatus.of_other(UNKNOWN, store.live, store.log.min_offset, end)
-
-
-def _out_of_date(store: Path) -> str | None:
-    """Why a running node may not be able to write its state. Raises OSError."""
-    free = DISK.free_bytes(store)
-    if free >= ROOM_FOR_STATE_BYTES:
-        return None
-    written = iso_time(int(state_path(store).stat().st_mtime * 1000))
-    return (
-        f"the disk is full, with {free} bytes free: the node refuses messages, and cannot tell its state. What is "
-        f"shown was written at {written}"
-    )
 
 
 async def status_of_broker(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> NodeStatus:

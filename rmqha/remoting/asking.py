@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.logger import Logger
 
-from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.kit.events import Event
 from rmqha.remoting.calls import RemotingError
@@ -13,6 +12,7 @@ from rmqha.remoting.protocol import call_once
 from rmqha.settings.settings import MAX_SEGMENT, MIN_SEGMENT
 from rmqha.wire.brokerinfo import (
     NODE_STATE_KEY,
+    MasterRange,
     config_table,
     other_replication,
     range_of_log,

@@ -9,9 +9,8 @@ its code, the request is refused as soon as its header has arrived, and its body
 is limited too: each reactor turn accepts a limited number, and a long request is a coroutine that takes turns.
 """
 
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from struct import Struct
@@ -49,7 +48,6 @@ from rmqha.wire.command import (
     RESPONSE_FLAG,
     TOTAL_LENGTH_BYTES,
     CommandError,
-    FilledAnswer,
     RemotingCommand,
     ResponseCode,
     Sign,
@@ -157,29 +155,26 @@ Processors = Mapping[int, Processor]
 """The processors by request code."""
 
 
-class Together(ABC):
-    """A processor for which requests that arrive in one read are one piece of work.
+class Passed(NamedTuple):
+    """Requests that a pass took: where they end in what was read, how many there are, and the frames of answers.
 
-    Each request is prepared when it is met. Those that were prepared one after another are processed together before a
-    request of another kind, and at the latest at the end of the read. So none of them waits for later bytes.
+    ``is_declined`` says whether the next request is declined: the processor of its code gets that.
     """
 
-    @abstractmethod
-    def __call__(self, connection: "RemotingProtocol", request: RemotingCommand) -> Answer:
-        """Process a request that was not prepared."""
-
-    @abstractmethod
-    def prepare(self, connection: "RemotingProtocol", request: RemotingCommand) -> Any | None:
-        """What ``process`` needs of a request; None if it must be processed alone. May raise RequestRefused."""
-
-    @abstractmethod
-    def process(self, prepared: Sequence[Any]) -> "Answers":
-        """Process what was prepared, in its order. Returns an answer without a body for each."""
+    end: int
+    requests: int
+    answers: bytes | Deferred[bytes]
+    is_declined: bool
 
 
-AnswersNow = Sequence[RemotingCommand | FilledAnswer]
-Answers = AnswersNow | Deferred[AnswersNow]
-"""Immediate or later answers to several requests."""
+class IRequestPass(Interface):
+    """Answers many requests of one kind at once, from their bytes. It equals the processor of their code."""
+
+    def take(connection: "RemotingProtocol", data: bytes, at: int, most: int) -> Passed | None:
+        """Process the requests from ``at`` in ``data`` on, ``most`` at most, up to the first that it declines.
+
+        None if it declines the first one: the processor of its code gets that. The answers keep the order of requests.
+        """
 
 
 class IConnectionObserver(Interface):
@@ -206,8 +201,10 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         limits: RemotingLimits = DEFAULT_LIMITS,
         budget: PortBudget | None = None,
         turns: Turns | None = None,
+        request_pass: IRequestPass | None = None,
     ) -> None:
         self._processors = processors
+        self._request_pass = request_pass
         self._clock = clock
         self._limits = limits
         self._budget = PortBudget(clock) if budget is None else budget
@@ -223,10 +220,6 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._skipping = 0
         self._wanted_room = False
         self._is_taking_frames = False
-        self._together: Together | None = None
-        """The processor of the requests that were prepared in this read and are not processed yet."""
-        self._prepared: list[Any] = []
-        self._prepared_for: list[RemotingCommand] = []
         self._hold_ups: set[HoldUp] = set()
         self._requests_in_progress = 0
         self._bytes_in_progress = 0
@@ -322,6 +315,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     def _take_frames(self, data: bytes) -> None:
         """Process the complete frames until something holds up the connection, and keep the rest."""
         at, end = 0, len(data)
+        declined_at = -1
         self._wanted = 0
         self._is_taking_frames = True
         while self.is_open and not self._hold_ups and end - at >= TOTAL_LENGTH_BYTES:
@@ -337,17 +331,50 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
                 self._hold_up(HoldUp.OTHERS_TURN)
                 self.turns.next_for_requests().addCallback(lambda _: self._go_on(HoldUp.OTHERS_TURN))
                 break
-            self.turns.take()
-            at = frame_at + length
             had_room, self._wanted_room = self._wanted_room, False
-            self.stringReceived(data[frame_at:at])
+            passed = None if at == declined_at else self._take_pass(data, at)
+            if passed is None:
+                self.turns.take()
+                at = frame_at + length
+                self.stringReceived(data[frame_at:at])
+            else:
+                at = passed.end
+                declined_at = at if passed.is_declined else -1
             if had_room:  # returned only now, because a request in progress is counted by itself
-                self._process_prepared()
                 self._budget.whole(self)
-        self._process_prepared()
         self._is_taking_frames = False
         self._received = Pieces(data[at:] if self.is_open else b"")
         self._write_round()
+
+    def _take_pass(self, data: bytes, at: int) -> Passed | None:
+        """Let the pass, if there is one, take the requests from ``at`` on. None if it takes none."""
+        most = min(self.turns.left, self._limits.requests_in_progress - self._requests_in_progress)
+        if self._request_pass is None or most <= 0:
+            return None
+        passed = self._request_pass.take(self, data, at, most)
+        if passed is None:
+            return None
+        self._heard = True
+        self.resetTimeout()
+        self.turns.take(passed.requests)
+        if isinstance(passed.answers, Deferred):
+            size = passed.end - at
+            self._begin(passed.requests, size)
+            passed.answers.addCallbacks(self._write_answers, self._answers_failed)
+            passed.answers.addCallback(lambda _: self._ended(passed.requests, size))
+        else:
+            self._write_answers(passed.answers)
+        return passed
+
+    def _write_answers(self, answers: bytes) -> None:
+        """Write frames that have no body."""
+        if answers and self.is_open:
+            self._write(answers, b"", at_once=True)
+
+    def _answers_failed(self, failure: Failure) -> None:
+        """Nobody knows how the requests ended. Their client learns that when its connection ends."""
+        self._log.failure("requests of a pass failed", failure, event=Event.REQUEST_FAILED)
+        self.hang_up()
 
     def _begin_frame(self, data: bytes, at: int, length: int) -> int:
         """Handle an incomplete frame. Returns where the bytes to keep start: its start, or the end if it is skipped."""
@@ -444,13 +471,11 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
 
     def _process(self, request: RemotingCommand) -> None:
         processor = self._processors.get(request.code)
-        if processor is not self._together:
-            self._process_prepared()
         if processor is None:
             remark = f" request type {request.code} not supported"
             self._answer(RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark), request)
             return
-        if self._requests_in_progress + len(self._prepared) >= self._limits.requests_in_progress:
+        if self._requests_in_progress >= self._limits.requests_in_progress:
             self._answer(RemotingCommand(ResponseCode.SYSTEM_BUSY, remark=OVERLOAD), request)
             return
         refusal = self._limits.body_refusal(request.code, len(request.body))
@@ -458,14 +483,6 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._answer(refusal, request)
             return
         try:
-            if isinstance(processor, Together):
-                prepared = processor.prepare(self, request)
-                if prepared is not None:
-                    self._together = processor
-                    self._prepared.append(prepared)
-                    self._prepared_for.append(request)
-                    return
-                self._process_prepared()
             answer = processor(self, request)
         except Exception:  # the caller gets an answer to any error
             answer = self._answer_to_failure(Failure(), request)
@@ -473,27 +490,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._answer(answer, request)
             return
         later = answer if isinstance(answer, Deferred) else self._long_request(answer)
-        requests = [request]
-        self._begin(requests)
-        later.addCallbacks(self._end_one, self._fail, callbackArgs=(requests,), errbackArgs=(requests,))
-
-    def _process_prepared(self) -> None:
-        """Process the requests of this read that were prepared so far."""
-        together = self._together
-        if together is None:
-            return
-        prepared, requests = self._prepared, self._prepared_for
-        self._together, self._prepared, self._prepared_for = None, [], []
-        try:
-            answers = together.process(prepared)
-        except Exception:  # the callers get answers to any error
-            failure = Failure()
-            answers = [self._answer_to_failure(failure, request) for request in requests]
-        if not isinstance(answers, Deferred):
-            self._answer_all(answers, requests)
-            return
-        self._begin(requests)
-        answers.addCallbacks(self._end, self._fail, callbackArgs=(requests,), errbackArgs=(requests,))
+        size = _size_of(request)
+        self._begin(1, size)
+        later.addErrback(self._answer_to_failure, request).addCallback(self._end, request, size)
 
     def _long_request(self, work: Coroutine[Any, Any, RemotingCommand | Later]) -> Deferred[RemotingCommand]:
         """Run a long request in turns, and read nothing further from the peer until it is over."""
@@ -513,10 +512,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._hold_up(HoldUp.LONG_REQUEST)
         return running.addBoth(go_on).addCallback(over)
 
-    def _begin(self, requests: Sequence[RemotingCommand]) -> None:
-        """These requests are in progress."""
-        self._requests_in_progress += len(requests)
-        size = _size_of(requests)
+    def _begin(self, count: int, size: int) -> None:
+        """So many requests, of about so many bytes, are in progress."""
+        self._requests_in_progress += count
         self._bytes_in_progress += size
         has_room = self._budget.keep(self, size)
         if self._bytes_in_progress > self._limits.bytes_in_progress:
@@ -524,28 +522,19 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         if not has_room:
             self._hold_up(HoldUp.NO_ROOM)
 
-    def _end_one(self, answer: RemotingCommand, requests: Sequence[RemotingCommand]) -> None:
+    def _end(self, answer: RemotingCommand, request: RemotingCommand, size: int) -> None:
         """A request in progress is answered."""
-        self._answer(answer, requests[0])
-        self._ended(requests)
+        self._answer(answer, request)
+        self._ended(1, size)
 
-    def _end(self, answers: AnswersNow, requests: Sequence[RemotingCommand]) -> None:
-        """Requests in progress are answered."""
-        self._answer_all(answers, requests)
-        self._ended(requests)
-
-    def _ended(self, requests: Sequence[RemotingCommand]) -> None:
-        self._requests_in_progress -= len(requests)
-        size = _size_of(requests)
+    def _ended(self, count: int, size: int) -> None:
+        self._requests_in_progress -= count
         self._bytes_in_progress -= size
         self._budget.let_go(self, size)
         if not self._hold_ups:  # nearly always
             return
         if HoldUp.REQUESTS_IN_PROGRESS in self._hold_ups and self._bytes_in_progress <= self._limits.bytes_in_progress:
             self._go_on(HoldUp.REQUESTS_IN_PROGRESS)
-
-    def _fail(self, failure: Failure, requests: Sequence[RemotingCommand]) -> None:
-        self._end([self._answer_to_failure(failure, request) for request in requests], requests)
 
     def _answer_to_failure(self, failure: Failure, request: RemotingCommand) -> RemotingCommand:
         """The answer to a request whose processor raised. Unexpected exceptions are logged."""
@@ -554,20 +543,6 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             return error.answer
         self._log.failure("request {code} failed", failure, event=Event.REQUEST_FAILED, code=request.code)
         return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
-
-    def _answer_all(self, answers: AnswersNow, requests: Sequence[RemotingCommand]) -> None:
-        """Answer requests together, in one write."""
-        if not self.is_open:
-            return
-        heads: list[bytes] = []
-        for answer, request in zip(answers, requests, strict=True):
-            if isinstance(answer, FilledAnswer):
-                if not request.is_oneway:
-                    heads.append(answer.head(request))
-            else:
-                self._answer(answer, request)
-        if heads:
-            self._write(b"".join(heads), b"", at_once=True)
 
     def _answer(self, answer: RemotingCommand, request: RemotingCommand) -> None:
         if request.is_oneway or not self.is_open:
@@ -721,9 +696,9 @@ class Pieces:
         return b"".join(self._pieces)
 
 
-def _size_of(requests: Sequence[RemotingCommand]) -> int:
-    """The approximate memory of requests in progress, in bytes."""
-    return sum(len(request.body) + sum(map(len, request.ext_fields.values())) for request in requests)
+def _size_of(request: RemotingCommand) -> int:
+    """The approximate memory of a request in progress, in bytes."""
+    return len(request.body) + sum(map(len, request.ext_fields.values()))
 
 
 @implementer(IConnectionObserver)
@@ -743,8 +718,10 @@ class RemotingFactory(Factory[RemotingProtocol]):
         limits: RemotingLimits = DEFAULT_LIMITS,
         budget: PortBudget | None = None,
         turns: Turns | None = None,
+        request_pass: IRequestPass | None = None,
     ) -> None:
         self._processors = processors
+        self._request_pass = request_pass
         self._clock = clock
         self._limits = limits
         self._budget = PortBudget(clock) if budget is None else budget
@@ -780,7 +757,9 @@ class RemotingFactory(Factory[RemotingProtocol]):
             self._tell_of_rates(host)
             self.refused += 1
             return None
-        protocol = RemotingProtocol(self._processors, self._clock, self._limits, self._budget, self._turns)
+        protocol = RemotingProtocol(
+            self._processors, self._clock, self._limits, self._budget, self._turns, self._request_pass
+        )
         self._open.add(protocol)
         protocol.on_closed(self)
         return protocol

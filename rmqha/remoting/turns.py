@@ -89,6 +89,11 @@ class Turns:
         return self._taken >= MAX_REQUESTS_PER_TURN or self.has_answered_enough
 
     @property
+    def left(self) -> int:
+        """How many more requests this reactor turn accepts."""
+        return 0 if self.has_answered_enough else max(0, MAX_REQUESTS_PER_TURN - self._taken)
+
+    @property
     def has_answered_enough(self) -> bool:
         """Whether the answers of this reactor turn have enough bytes: further ones should wait."""
         return self._answer_bytes >= ANSWER_BYTES_PER_TURN

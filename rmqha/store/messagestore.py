@@ -7,7 +7,7 @@ before they are changed. It closes in the reverse order.
 import errno
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -364,16 +364,6 @@ class MessageStore:
     def put_prepared(self, prepared: PreparedBatch) -> Deferred[PutMessageResult]:
         """The second half of ``put_messages``. Fires as ``put_message`` does."""
         return self.puts.put_prepared(prepared)
-
-    def put_together(
-        self, messages: Sequence[Message]
-    ) -> Sequence[PutMessageResult] | Deferred[Sequence[PutMessageResult]]:
-        """Store messages that arrived together, each or none of it. All of them wait for flush and replicas.
-
-        Returns the results at once if there is nothing to wait for, else when all are flushed and replicated. So the
-        messages wait for the last of them: they are sent to slaves together anyway.
-        """
-        return self.puts.put_together(messages)
 
     def flush(self) -> None:
         """Start to flush all that is in the log now."""

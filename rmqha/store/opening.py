@@ -8,13 +8,16 @@ import threading
 import time
 from collections.abc import Callable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from rmqha.kit.events import Event
 from rmqha.kit.progress import NO_BAR, IBar, Lines, Unit
-from rmqha.store.log.recovery import Examination
+
+if TYPE_CHECKING:  # who only needs a phase's name, such as rmqha status, starts quicker
+    from rmqha.store.log.recovery import Examination
 
 STATE_SECONDS = 1.0
 
@@ -38,7 +41,7 @@ class Opening:
     def __init__(
         self,
         seconds: Callable[[], float] = time.monotonic,
-        known_log: Examination | None = None,
+        known_log: "Examination | None" = None,
         of_node: bool = True,
         bar: IBar = NO_BAR,
     ) -> None:

@@ -3,7 +3,7 @@
 Only one thread puts, and it assigns offsets and writes the bytes in one step, so this needs no lock.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
@@ -28,13 +28,11 @@ from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.layout import (
     BORN_HOST_AT,
     FIXED_BYTES,
-    INT32,
     INT64,
     IPV6_EXTRA_BYTES,
     MESSAGE_MAGIC_CODE,
     PORT_BYTES,
     QUEUE_OFFSET_AT,
-    SYS_FLAG_AT,
 )
 from rmqha.wire.properties import PROPERTY_SEPARATOR, format_properties
 from rmqha.wire.record import (
@@ -47,6 +45,7 @@ from rmqha.wire.record import (
     body_crc,
     pack_record,
 )
+from rmqha.wire.sends.run import Place, SendRun
 
 MAX_INT32_DIGITS = 10
 MESSAGES_AT_ONCE = 256
@@ -108,63 +107,43 @@ class Appender:
         self._last_store_timestamp = max(self._last_store_timestamp, self._wall.now_ms())
         return self._last_store_timestamp
 
+    def begin_run(self, place: Place) -> None:
+        """Fill in where in the log and in which segment the next messages go, and their time."""
+        log = self._commit_log
+        place.offset = log.max_offset
+        place.limit = self._limit
+        place.timestamp = self._store_timestamp()
+        place.queue_ends = self.queue_offsets
+        place.max_record_bytes = self._max_message_bytes
+
+    @property
+    def _limit(self) -> int:
+        """Where in the log the records of its last segment end at the latest."""
+        log = self._commit_log
+        return log.max_offset - log.max_offset % log.segment_size + log.segment_size - END_FILE_MIN_BLANK_LENGTH
+
+    def append_run(self, run: SendRun) -> None:
+        """Append what a pass took. Raises OSError, and then nothing is appended."""
+        self._commit_log.append_records(run.records, run.timestamp, run.last_at)
+        for queue, units in run.queues.items():
+            self.queue_offsets[queue] = units.first + units.count
+        self._notes.add(PutNote.of(run))
+
     def append(self, message: Message) -> AppendMessageResult:
         """Append one message. Raises PutRefused before anything is written, OSError."""
-        results = self.append_some((message,))
-        if not results:
-            self._commit_log.roll()
-            results = self.append_some((message,))
-        (result,) = results
-        if isinstance(result, PutRefused):
-            raise result
-        return result
-
-    def append_some(self, messages: Sequence[Message]) -> list[AppendMessageResult | PutRefused]:
-        """Append the first of these messages, as many as fit the last segment, in one write.
-
-        Returns where they are, or why one is refused. Empty if the first must begin a segment. Raises OSError, and
-        then nothing is appended.
-        """
-        log, timestamp = self._commit_log, self._store_timestamp()
-        start = end = log.max_offset
-        limit = start - start % log.segment_size + log.segment_size - END_FILE_MIN_BLANK_LENGTH
-        records: list[bytes] = []
-        results: list[AppendMessageResult | PutRefused] = []
-        notes: list[PutNote] = []
-        next_offsets: dict[tuple[str, int], int] = {}
-        for message in messages:
-            try:
-                topic, queue_id, stored = self._destination(message)
-                topic_bytes = self._checked_topic(topic, message, stored)
-                counted = message.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
-                key = (topic, queue_id)
-                queue_offset = next_offsets.get(key) or self.queue_offsets.get(key, 0) if counted else 0
-                record = _encode(message, topic_bytes, queue_id, stored, queue_offset, end, timestamp)
-            except PutRefused as refused:
-                results.append(refused)
-                continue
-            size = len(record)
-            if end + size > limit:
-                if size + END_FILE_MIN_BLANK_LENGTH <= log.segment_size:
-                    break
-                results.append(PutRefused(PutMessageStatus.MESSAGE_ILLEGAL, AppendMessageStatus.MESSAGE_SIZE_EXCEEDED))
-                continue
-            records.append(record)
-            if counted:
-                next_offsets[key] = queue_offset + 1
-            results.append(
-                AppendMessageResult(
-                    AppendMessageStatus.PUT_OK, end, size, queue_offset, timestamp, message.store_host, (end,)
-                )
-            )
-            (sys_flag,) = INT32.unpack_from(record, SYS_FLAG_AT)
-            notes.append(PutNote(topic, queue_id, queue_offset, end, size, sys_flag, timestamp, stored))
-            end += size
-        if records:
-            log.append_records(b"".join(records), timestamp, end - len(records[-1]) - start)
-            self.queue_offsets.update(next_offsets)
-            self._notes.add(notes)
-        return results
+        topic, queue_id, stored = self._destination(message)
+        topic_bytes = self._checked_topic(topic, message, stored)
+        is_queued = message.sys_flag & TRANSACTION_TYPE_MASK in QUEUED_TRANSACTION_TYPES
+        queue_offset = self.queue_offsets.get((topic, queue_id), 0) if is_queued else 0
+        timestamp = self._store_timestamp()
+        offset, size = self._append_encoded(
+            lambda at: _encode(message, topic_bytes, queue_id, stored, queue_offset, at, timestamp), timestamp
+        )
+        if is_queued:
+            self.queue_offsets[topic, queue_id] = queue_offset + 1
+        return AppendMessageResult(
+            AppendMessageStatus.PUT_OK, offset, size, queue_offset, timestamp, message.store_host, (offset,)
+        )
 
     def _checked_topic(self, topic: str, message: Message, stored: bytes) -> bytes:
         """The topic as stored. Raises PutRefused, also if the record is too large."""

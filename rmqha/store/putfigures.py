@@ -1,7 +1,7 @@
 """What is counted of puts: how many had which result, and how long they took."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rmqha.kit.histogram import Histogram
 from rmqha.store.message import PutMessageResult, PutMessageStatus
@@ -32,20 +32,14 @@ class PutFigures:
         """How many of the next puts are to be timed."""
         return (self.stored + puts - 1) // self.one_in - (self.stored - 1) // self.one_in
 
-    def answered_all(
-        self, results: Sequence[PutMessageResult], started: float | None, timed: int
-    ) -> Sequence[PutMessageResult]:
-        """Count puts that are answered together now, of which ``timed`` are timed. Returns the results."""
-        stored = 0
-        for result in results:
-            if result.status is PUT_OK:
-                self.stored += 1
-            else:
-                self._others[result.status] += 1
-            stored += result.is_stored
-        if started is not None and stored:
-            self.durations.observe(self.seconds() - started, min(timed, stored))
-        return results
+    def answered_run(self, status: PutMessageStatus, count: int, started: float | None, timed: int) -> None:
+        """Count puts that are stored, and answered together now. ``timed`` of them are timed, from ``started`` on."""
+        if status is PUT_OK:
+            self.stored += count
+        else:
+            self._others[status] += count
+        if started is not None:
+            self.durations.observe(self.seconds() - started, timed)
 
     def answered(self, result: PutMessageResult, started: float | None) -> PutMessageResult:
         """Count a put that is answered now. Returns the result.

@@ -1,6 +1,6 @@
 """What a put waits for before it is answered: the disk, replicas, both or neither (spec/store.md 4, spec/ha.md 7)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -80,29 +80,22 @@ class PutWaits:
             self._result, appended, started
         )
 
-    def answer_all(
-        self,
-        appended: Sequence[AppendMessageResult | PutMessageResult],
-        started: float | None,
-        timed: int,
-    ) -> Sequence[PutMessageResult] | Deferred[Sequence[PutMessageResult]]:
-        """The answers to puts that appended these, or were refused; immediately if there is nothing to wait for.
+    def answer_run(
+        self, end: int, count: int, started: float | None, timed: int
+    ) -> PutMessageStatus | Deferred[PutMessageStatus]:
+        """How so many puts end, whose last record ends at ``end``; immediately if there is nothing to wait for.
 
-        All wait for the last one. ``timed`` of them are timed.
+        All wait for the last one. ``timed`` of them are timed, from ``started`` on.
         """
 
-        def results(status: PutMessageStatus) -> Sequence[PutMessageResult]:
+        def counted(status: PutMessageStatus) -> PutMessageStatus:
             status = self._if_leading(status)
-            found = [
-                each if isinstance(each, PutMessageResult) else PutMessageResult(status, each) for each in appended
-            ]
-            return self._figures.answered_all(found, started, timed)
+            self._figures.answered_run(status, count, started, timed)
+            return status
 
         if self._sync_flush or self.replication is not None:
-            for last in reversed(appended):
-                if isinstance(last, AppendMessageResult):
-                    return self._held_up_to(last.wrote_offset + last.wrote_bytes).addCallback(results)
-        return results(PutMessageStatus.PUT_OK)
+            return self._held_up_to(end).addCallback(counted)
+        return counted(PutMessageStatus.PUT_OK)
 
     def _result(
         self, status: PutMessageStatus, appended: AppendMessageResult, started: float | None

@@ -1,6 +1,6 @@
 """The puts of an open store: whether they are taken, what is appended, and what each answer waits for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from rmqha.store.message import AppendMessageResult, Message, MessageBatch, PutM
 from rmqha.store.put import Appender, PreparedBatch, PutRefused
 from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, RightToLead
+from rmqha.wire.sends.run import Place, SendRun
 
 Put = TypeVar("Put", Message, MessageBatch, PreparedBatch)
 Append = Callable[[Put], AppendMessageResult]
@@ -106,35 +107,29 @@ class StorePuts:
         """``MessageStore.put_prepared``."""
         return self._put(self.appender.append_prepared, prepared, prepared.batch.is_wait_store_msg_ok)
 
-    def put_together(
-        self, messages: Sequence[Message]
-    ) -> Sequence[PutMessageResult] | Deferred[Sequence[PutMessageResult]]:
-        """``MessageStore.put_together``."""
-        figures = self.figures
-        timed = figures.timed_of(len(messages))
-        started = figures.seconds() if timed else None
-        refusal = self._refusal(waits=True)
-        if refusal is not None:
-            return figures.answered_all([PutMessageResult(refusal)] * len(messages), None, 0)
-        assert self.waits is not None, "puts are taken only while flushing"
-        return self.waits.answer_all(self._append_all(messages), started, timed)
+    def begin_run(self, place: Place) -> bool:
+        """Fill in where in the log a pass over sends may put messages now. False if it may put none.
 
-    def _append_all(self, messages: Sequence[Message]) -> list[AppendMessageResult | PutMessageResult]:
-        """Append messages with few writes. What the disk refuses together may fit one by one."""
-        results: list[AppendMessageResult | PutMessageResult] = []
-        together = True
-        while len(results) < len(messages):
-            some: list[AppendMessageResult | PutRefused] = []
-            if together:
-                try:
-                    some = self.appender.append_some(messages[len(results) :])
-                except OSError:  # it comes again for the message that it concerns
-                    together = False
-            if some:
-                results += [each.result if isinstance(each, PutRefused) else each for each in some]
-            else:
-                results.append(self._append(self.appender.append, messages[len(results)]))
-        return results
+        What the disk has no room for is put one by one, until some message fits.
+        """
+        if self.has_no_room or self._refusal(waits=True) is not None:
+            return False
+        self.appender.begin_run(place)
+        return True
+
+    def put_run(self, run: SendRun) -> PutMessageStatus | Deferred[PutMessageStatus] | None:
+        """Append what a pass took, right after ``begin_run``. Returns how the puts ended, or will end.
+
+        None if the disk refuses the messages: nothing is appended then. They may fit one by one.
+        """
+        timed = self.figures.timed_of(run.count)
+        started = self.figures.seconds() if timed else None
+        try:
+            self.appender.append_run(run)
+        except OSError:  # it comes again for the message that it concerns
+            return None
+        assert self.waits is not None, "puts are taken only while flushing"
+        return self.waits.answer_run(run.offset + len(run.records), run.count, started, timed)
 
     def _append(self, append: Append[Put], put: Put) -> AppendMessageResult | PutMessageResult:
         """Append something, or say why not."""

@@ -42,8 +42,8 @@ def gauges_of(kind: type) -> tuple[Metric, ...]:
 
 BUILD_INFO = _gauge(
     "rmqha_build_info",
-    "1; its labels are the versions of rmqha, Python and Twisted.",
-    *("version", "python", "twisted"),
+    "1; its labels are the versions of rmqha, Python and Twisted, and which code runs: kernel or plain Python.",
+    *("version", "python", "twisted", "implementation"),
 )
 CONNECTIONS = _gauge("rmqha_connections", "Open connections of a port.", "port")
 CONNECTIONS_REFUSED = _counter(
@@ -88,6 +88,8 @@ NODE = (
     ),
     _gauge("rmqha_coordinator_up", "Failover cluster: 1 if the coordinator answered last, else 0."),
     _counter("rmqha_puts_total", "Requests to store messages, by result. A batch is one request.", "status"),
+    _counter("rmqha_sends_taken_total", "Master: sends that were put in one pass over what a connection has brought."),
+    _counter("rmqha_sends_declined_total", "Master: sends that the pass left to a slower way, by reason.", "reason"),
     _histogram(
         "rmqha_put_seconds",
         "How long requests to store messages took, waits for disk and slaves included. Of those that wait for nothing, "

@@ -25,6 +25,8 @@ from rmqha.web.watchednode import (
     slaves_of,
     slots_of,
 )
+from rmqha.wire.compiled import implementation
+from rmqha.wire.sends.run import Declined
 
 ROLES = tuple(role.value for role in BrokerRole)
 LEADER = "LEADER"
@@ -131,6 +133,10 @@ class NodeMetrics(MetricsText):
         yield common.value("rocketmq_broker_permission", self._facts.node.settings.broker_permission)
         if is_master(self._facts.node.settings):
             yield common.value("rmqha_timer_messages_waiting", broker.timers.waiting)
+            yield common.value("rmqha_sends_taken_total", broker.stats.sends_taken)
+            declined = broker.stats.sends_declined
+            reasons = {(reason.name.lower(),): float(declined[reason]) for reason in Declined if reason.is_counted}
+            yield common.family("rmqha_sends_declined_total", reasons)
         yield common.value("rocketmq_topic_number", len(broker.topics.table.rows))
         yield common.value("rocketmq_consumer_group_number", len(broker.groups.table.rows))
         yield common.value("rocketmq_producer_connections", broker.producers.memberships)
@@ -181,8 +187,8 @@ def _counters(
 
 
 def build_info(common: Common) -> Family:
-    """The versions of this process."""
-    versions = (rmqha.__version__, platform.python_version(), twisted.__version__)
+    """The versions of this process, and which code runs."""
+    versions = (rmqha.__version__, platform.python_version(), twisted.__version__, implementation())
     return common.family("rmqha_build_info", {versions: 1.0})
 
 

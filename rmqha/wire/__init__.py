@@ -31,4 +31,5 @@ And for both:
 
 - ``javahash``: Java's ``String.hashCode``.
 - ``javahashes``: that of many strings at once.
+- ``compiled``: which functions run: those of the compiled kernel (``_kernel.pyx``), or plain Python.
 """

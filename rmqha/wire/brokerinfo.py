@@ -1,7 +1,7 @@
 """What brokers, ours and Java's, and name servers answer about themselves (spec/remoting.md 2.14, 2.15, 3)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import javaproperties
 import orjson
@@ -19,6 +19,17 @@ PUT_WAITS_MS = {"slaveTimeout": 3000, "syncFlushTimeout": 5000}
 MARGIN_SECONDS = 1.0
 OTHER_REPLICATION = {"enableDLegerCommitLog": "DLedger mode", "enableControllerMode": "controller mode"}
 """Settings of a master that does not speak the HA protocol of a classic master, and what they switch on."""
+
+
+class MasterRange(NamedTuple):
+    """The range of a master's log, and whether the master is a node of ours: such a one takes no question for an
+    acknowledgement. Another one does, and its puts may wait for ``settling_seconds``.
+    """
+
+    min: int
+    end: int
+    is_ours: bool
+    settling_seconds: float
 
 
 def runtime_table(body: bytes) -> dict[str, str]:

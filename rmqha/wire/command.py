@@ -8,7 +8,7 @@ This module reads and writes both header encodings. An answer has the encoding o
 decodes commands for each message, so the common case is fast: all fields are strings, all numbers are numbers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
@@ -320,54 +320,7 @@ def encode_head(command: RemotingCommand) -> bytes:
     return FRAME_HEAD.pack(total_length, command.serialize_type << 24 | len(header)) + header
 
 
-class AnswerForm:
-    """Successful answers that differ only in the values of some fields. Encoding one takes no dictionary."""
-
-    def __init__(self, ext_fields: Mapping[str, str], varying: Sequence[str]) -> None:
-        """All answers have ``ext_fields``. The values of the fields in ``varying`` differ."""
-        self._ext_fields = ext_fields
-        self._varying = varying
-        marks = {name: f"\1{name}" for name in varying}
-        text = _encode_json(
-            RemotingCommand(ResponseCode.SUCCESS, MARK_OPAQUE, RESPONSE_FLAG, None, {**ext_fields, **marks})
-        ).decode()
-        before, _, after = text.replace("%", "%%").rpartition(str(MARK_OPAQUE))
-        text = f"{before}%d{after}"
-        for mark in marks.values():
-            text = text.replace(orjson.dumps(mark).decode(), '"%s"')
-        self._text = text
-
-    def fill(self, *values: str | int) -> "FilledAnswer":
-        """An answer with these values, in the order of ``varying``. Texts may have only letters and digits."""
-        return FilledAnswer(self, values)
-
-    def command(self, values: Sequence[str | int]) -> RemotingCommand:
-        """The answer as a command."""
-        return RemotingCommand(
-            ResponseCode.SUCCESS,
-            ext_fields={**self._ext_fields, **dict(zip(self._varying, map(str, values), strict=True))},
-        )
-
-    def head(self, request: RemotingCommand, values: tuple[str | int, ...]) -> bytes:
-        """The frame of the answer to a request. Raises CommandError."""
-        if request.serialize_type != JSON_SERIALIZE_TYPE:
-            return encode_head(answer_to(request, self.command(values)))
-        header = (self._text % (*values, request.opaque)).encode()
-        return FRAME_HEAD.pack(HEADER_LENGTH.size + len(header), len(header)) + header
-
-
-class FilledAnswer(NamedTuple):
-    """An answer of a form, with its values."""
-
-    form: AnswerForm
-    values: tuple[str | int, ...]
-
-    def head(self, request: RemotingCommand) -> bytes:
-        """The frame of the answer to a request. Raises CommandError."""
-        return self.form.head(request, self.values)
-
-
-def _encode_json(command: RemotingCommand) -> bytes:
+def encode_json(command: RemotingCommand) -> bytes:
     code, opaque, flag, remark, ext_fields, _, version, language, _ = command
     header: dict[str, object] = {
         "code": int(code),
@@ -396,7 +349,7 @@ def _encode_binary(command: RemotingCommand) -> bytes:
     return b"".join((head, remark_bytes, INT32.pack(len(entries)), entries))
 
 
-ENCODERS = {JSON_SERIALIZE_TYPE: _encode_json, ROCKETMQ_SERIALIZE_TYPE: _encode_binary}
+ENCODERS = {JSON_SERIALIZE_TYPE: encode_json, ROCKETMQ_SERIALIZE_TYPE: _encode_binary}
 
 
 def decode_command(frame: bytes) -> RemotingCommand:

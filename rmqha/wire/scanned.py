@@ -1,10 +1,9 @@
 """What a scan of the log has found."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(NamedTuple):
     """The result of a scan. All positions are offsets in the log.
 
     ``end`` follows the last sound record or blank. ``last_message`` is the start of the last message, None if there is

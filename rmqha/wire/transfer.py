@@ -19,7 +19,7 @@ A reader of the log that keeps no copy, such as a task of Spark, shows that befo
     reader to master:                   0 i64 READER
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -98,20 +98,28 @@ class TransferDecoder:
         self._held = bytearray()
         self._needed_bytes = TRANSFER_HEADER.size
 
-    def feed(self, data: bytes) -> Iterator[Transfer]:
-        """Yield frames as they become complete. Raises FrameError if a body size or an offset is impossible.
+    def feed(self, data: bytes) -> Iterable[Transfer]:
+        """The frames that become complete. To iterate raises FrameError if a body size or an offset is impossible.
 
-        The iterator must be exhausted before the next call.
+        The frames must be taken before the next call.
         """
+        if not self._held and len(data) >= TRANSFER_HEADER.size:  # usually a read brings one whole frame
+            physic_offset, body_size = TRANSFER_HEADER.unpack_from(data)
+            is_whole = 0 <= body_size == len(data) - TRANSFER_HEADER.size
+            if is_whole and body_size <= self._max_body_bytes and physic_offset >= 0:
+                return (Transfer(physic_offset, memoryview(data)[TRANSFER_HEADER.size :]),)
+        return self._frames(data)
+
+    def _frames(self, data: bytes) -> Iterator[Transfer]:
         view = memoryview(data)
         if self._held:
             view = yield from self._finish_held(view)
         while len(view) >= TRANSFER_HEADER.size:
-            frame_bytes = self._frame_bytes(view)
+            physic_offset, frame_bytes = self._head(view)
             if len(view) < frame_bytes:
                 self._needed_bytes = frame_bytes
                 break
-            yield self._frame(view[:frame_bytes])
+            yield Transfer(physic_offset, view[TRANSFER_HEADER.size : frame_bytes])
             view = view[frame_bytes:]
         self._held += view
 
@@ -122,24 +130,21 @@ class TransferDecoder:
             self._held += view[:missing]
             view = view[missing:]
             if len(self._held) == self._needed_bytes:
-                self._needed_bytes = self._frame_bytes(self._held)
-            if len(self._held) == self._needed_bytes:
-                whole, self._held = self._held, bytearray()
-                self._needed_bytes = TRANSFER_HEADER.size
-                yield self._frame(memoryview(whole))
+                physic_offset, self._needed_bytes = self._head(self._held)
+                if len(self._held) == self._needed_bytes:
+                    whole, self._held = self._held, bytearray()
+                    self._needed_bytes = TRANSFER_HEADER.size
+                    yield Transfer(physic_offset, memoryview(whole)[TRANSFER_HEADER.size :])
         return view
 
-    def _frame_bytes(self, view: memoryview | bytearray) -> int:
+    def _head(self, view: memoryview | bytearray) -> tuple[int, int]:
+        """The offset and the size of a frame that begins so. Raises FrameError."""
         physic_offset, body_size = TRANSFER_HEADER.unpack_from(view)
         if not 0 <= body_size <= self._max_body_bytes:
             raise FrameError(f"a body size of {body_size} bytes is not between 0 and {self._max_body_bytes}")
         if physic_offset < 0:
             raise FrameError(f"an offset of {physic_offset} is negative")
-        return TRANSFER_HEADER.size + int(body_size)
-
-    @staticmethod
-    def _frame(view: memoryview) -> Transfer:
-        return Transfer(TRANSFER_HEADER.unpack_from(view)[0], view[TRANSFER_HEADER.size :])
+        return physic_offset, TRANSFER_HEADER.size + body_size
 
 
 class ReportDecoder:

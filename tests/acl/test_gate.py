@@ -1,8 +1,6 @@
 """The gate: before all processors, with rules that follow their files."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import execute, maybeDeferred
@@ -15,10 +13,14 @@ from rmqha.acl.gate import EXCEPTION, RELOAD_SECONDS, AclGate
 from rmqha.acl.patience import FREE_TRIES, MAX_WAIT_SECONDS, REFUSALS_PER_SECOND
 from rmqha.acl.signing import Credentials, Signer
 from rmqha.acl.yamlfile import AclFileError
-from rmqha.remoting.protocol import Answer, Answers, Processor, RemotingProtocol, Together
+from rmqha.broker.brokerservice import BrokerService, Surroundings
+from rmqha.remoting.protocol import Processor, RemotingProtocol
 from rmqha.remoting.rights import Rights
+from rmqha.store.metadata import TopicConfig
 from rmqha.wire.command import OUR_VERSION, RemotingCommand, RequestCode
-from tests.ha.doubles import LineTransport, log_lines
+from rmqha.wire.sends.run import Declined
+from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, bodies_in
+from tests.ha.doubles import LineTransport, content_of, log_lines
 from tests.remoting.test_protocol import ECHO, PROCESSORS, commands_in, frame
 
 APP, LATER = Credentials("rocketmq-app", "app-secret"), Credentials("rocketmq-new", "new-secret")
@@ -99,36 +101,6 @@ class GateTests(GateTestCase):
         self.assertIsNone(self.ask(APP))
         self.assertEqual(self.ask(None), f"{EXCEPTION}No accessKey is configured")
         self.assertEqual(self.ask(LATER), f"{EXCEPTION}No acl config for rocketmq-new")
-
-    def test_requests_that_arrive_together_are_checked_one_by_one(self) -> None:
-        class Echoes(Together):
-            """Answers with how many were processed together."""
-
-            def __call__(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-                return RemotingCommand(0, remark="alone")
-
-            def prepare(self, connection: RemotingProtocol, request: RemotingCommand) -> Any:
-                return request
-
-            def process(self, prepared: Sequence[Any]) -> Answers:
-                return [RemotingCommand(0, remark=f"{len(prepared)} together") for _ in prepared]
-
-        code = RequestCode.SEND_MESSAGE_V2
-        self.plain.write_text(f"{file_of(APP)}  defaultTopicPerm: PUB\n")
-        self.later()
-        line = LineTransport(self.clock)
-        line.attach(RemotingProtocol(self.gate.guard({code: Echoes()}), self.clock))
-        self.lines.append(line)
-        fields = {"b": "T"}
-        good = frame(RemotingCommand(code, 1, ext_fields=Signer(APP)(fields, b"", OUR_VERSION)))
-        bad = frame(RemotingCommand(code, 2, ext_fields=Signer(GUESS)(fields, b"", OUR_VERSION)))
-        line.deliver(good)
-        self.assertEqual([answer.remark for answer in commands_in(line.take())], ["alone"])
-        line.deliver(good * 3 + bad + good * 2)
-        self.clock.advance(0)
-        remarks = [str(answer.remark).partition(" ")[2] for answer in commands_in(line.take())]
-        self.assertEqual(remarks[:3], ["together"] * 3)
-        self.assertIn("Check signature failed", remarks[3])
 
     def test_a_refusal_is_logged_once_and_without_a_secret(self) -> None:
         with log_lines() as lines:
@@ -214,6 +186,75 @@ class GateTests(GateTestCase):
             self.send(GUESS, FREE_TRIES)
             self.assertEqual(self.refused_now(), FREE_TRIES)
             self.clock.advance(FREE_TRIES * TURN)
+
+
+class SendTests(BrokerStoreTestCase):
+    """Sends, which a pass takes, behind the gate."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.open(aclEnable="true")
+        self.plain = self.store.root / "config" / "plain_acl.yml"
+        self.plain.parent.mkdir(parents=True, exist_ok=True)
+        self.plain.write_text(f"{file_of(APP)}  topicPerms:\n  - T=PUB\n")
+        self.gate = AclGate(AclFiles(self.plain.parent), self.clock, execute)
+        self.gate.startService()
+        self.addCleanup(self.gate.stopService)
+        broker = BrokerService(self.settings, self.store, self.clock, execute, Surroundings("127.0.0.1"), self.wall)
+        for topic in ("T", "U"):
+            broker.topics.update(TopicConfig(topic, 4, 4))
+        self.stats = broker.stats
+        self.peer = self.client(self.gate.guard(broker.processors()), broker.ordinary_sends(self.gate))
+
+    def send(self, number: int, keys: Credentials | None = APP, topic: str = "T", changed: bytes = b"") -> bytes:
+        """The frame of a send with this body, signed with these keys; then ``changed`` is added to its body."""
+        body = b"%d" % number
+        fields = dict(zip("abcdefgh", ("PG", topic, "TBW102", "4", "0", "0", str(NOW_MS), "0"), strict=True))
+        signed = fields if keys is None else Signer(keys)(fields, body, OUR_VERSION)
+        return frame(RemotingCommand(RequestCode.SEND_MESSAGE_V2, number, ext_fields=signed, body=body + changed))
+
+    def remarks(self, *frames: bytes) -> dict[int, str | None]:
+        """Those of the answers to what arrives in one read, by opaque, in the order of the answers."""
+        self.peer.line.deliver(b"".join(frames))
+        self.clock.advance(0)
+        return {answer.opaque: answer.remark for answer in self.peer.answers()}
+
+    def bodies(self) -> list[bytes]:
+        """Those of all messages that are stored."""
+        return bodies_in(content_of(self.store.commit_log))
+
+    def test_requests_that_arrive_together_are_checked_one_by_one(self) -> None:
+        self.assertEqual(self.remarks(self.send(0)), {0: None})
+        self.assertEqual(self.stats.sends_taken, 0, "the rules decide about the first one")
+        found = self.remarks(self.send(1), self.send(2), self.send(3), self.send(4, GUESS), self.send(5), self.send(6))
+        self.assertEqual(list(found), [1, 2, 3, 4, 5, 6])
+        self.assertEqual([number for number, remark in found.items() if remark is not None], [4])
+        self.assertIn("Check signature failed", str(found[4]))
+        self.assertEqual(self.bodies(), [b"0", b"1", b"2", b"3", b"5", b"6"])
+        self.assertEqual(self.stats.sends_taken, 5)
+
+    def test_no_pass_takes_what_the_rules_refuse(self) -> None:
+        self.remarks(self.send(0))
+        refused = {
+            1: ("Check signature failed", self.send(1, changed=b"x")),
+            2: ("No accessKey is configured", self.send(2, None)),
+            3: ("No acl config for rocketmq-new", self.send(3, LATER)),
+            4: ("No default permission for topic:U", self.send(4, topic="U")),
+        }
+        for number, (words, request) in refused.items():
+            found = self.remarks(self.send(10), request, self.send(20))
+            self.assertIn(words, str(found.pop(number)))
+            self.assertEqual(found, {10: None, 20: None})
+        self.assertEqual(self.bodies(), [b"0", *[b"10", b"20"] * 4])
+        self.assertEqual((self.stats.sends_taken, self.stats.sends_declined[Declined.ACCESS]), (8, 5))
+
+    def test_an_edit_of_the_rules_counts_for_passes_too(self) -> None:
+        self.remarks(self.send(0), self.send(1))
+        self.plain.write_text(f"{file_of(APP)}  topicPerms:\n  - T=SUB\n")
+        self.clock.advance(RELOAD_SECONDS)
+        found = self.remarks(self.send(2), self.send(3))
+        self.assertTrue(all(found.values()), found)
+        self.assertEqual(self.bodies(), [b"0", b"1"])
 
 
 class ReloadTests(GateTestCase):

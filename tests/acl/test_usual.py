@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis.strategies import dictionaries, lists, sampled_from, tuples
 from twisted.trial.unittest import SynchronousTestCase
 
+from rmqha.acl.rules import AclRules
 from rmqha.acl.signing import SECURITY_TOKEN, SIGNATURE, UNIQUE_KEY_QUERY, Credentials
 from rmqha.wire.command import RemotingCommand, RequestCode
 from tests.acl.test_rules import ACCOUNT, APP, BOSS, CONTENT, rules_of, signed, verdict
@@ -20,6 +21,11 @@ def tampered(request: RemotingCommand, **fields: str | None) -> RemotingCommand:
     """The request with other fields under the same signature; without those that are None."""
     found = {**request.ext_fields, **fields}
     return request._replace(ext_fields={name: value for name, value in found.items() if value is not None})
+
+
+def allows(rules: AclRules, request: RemotingCommand) -> bool:
+    """Whether the request may take the short way."""
+    return rules.usual.allow(request.code, request.ext_fields, request.body)
 
 
 def any_request(kind: tuple[Any, ...]) -> RemotingCommand:
@@ -61,7 +67,7 @@ class UsualSendsTests(SynchronousTestCase):
     def test_it_allows_nothing_that_the_rules_refuse(self, kinds: list[tuple[Any, ...]], strict: bool) -> None:
         rules = rules_of(CONTENT, strict)
         for request in [*map(any_request, kinds)] * 2:
-            before, verdict_before = rules.usual.allow(request), verdict(rules_of(CONTENT, strict), request)
+            before, verdict_before = allows(rules, request), verdict(rules_of(CONTENT, strict), request)
             self.assertTrue(verdict_before is None or not before, request)
             self.assertEqual(verdict(rules, request), verdict_before)
 
@@ -69,14 +75,14 @@ class UsualSendsTests(SynchronousTestCase):
         rules = rules_of(CONTENT)
         for code, field in ((V2, "b"), (RequestCode.SEND_BATCH_MESSAGE, "b"), (RequestCode.SEND_MESSAGE, "topic")):
             request = signed(APP, code, {**FIELDS, field: "TPub"}, b"body")
-            self.assertFalse(rules.usual.allow(request))
+            self.assertFalse(allows(rules, request))
             self.assertIsNone(verdict(rules, request))
-            self.assertTrue(rules.usual.allow(request))
+            self.assertTrue(allows(rules, request))
             for other in (
                 signed(APP, code, {**FIELDS, field: "TPub", "i": "TAGS\x01other"}, b"another body"),
                 signed(APP, code, dict(reversed({**FIELDS, field: "TPub"}.items())), b"body"),
             ):
-                self.assertTrue(rules.usual.allow(other))
+                self.assertTrue(allows(rules, other))
             for other in (
                 signed(WRONG, code, {**FIELDS, field: "TPub"}, b"body"),
                 signed(APP, code, {**FIELDS, field: "TBoth"}, b"body"),
@@ -90,13 +96,24 @@ class UsualSendsTests(SynchronousTestCase):
                 tampered(request, **{SIGNATURE: ""}),
                 tampered(request, **{SIGNATURE: request.ext_fields[SIGNATURE] + "="}),
             ):
-                self.assertFalse(rules.usual.allow(other), other)
+                self.assertFalse(allows(rules, other), other)
+
+    def test_what_is_no_text_leaves_it_too(self) -> None:
+        """A pass asks before the header's values are made texts."""
+        rules = rules_of(CONTENT)
+        request = signed(APP, V2, FIELDS)
+        self.assertIsNone(verdict(rules, request))
+        self.assertTrue(allows(rules, request))
+        for name in request.ext_fields:
+            for odd in (None, True, 7, 1.5, [], {}, ["TPub"]):
+                other: Any = {**request.ext_fields, name: odd}
+                self.assertFalse(rules.usual.allow(V2, other, b""), (name, odd))
 
     def test_an_allowed_account_allows_no_other(self) -> None:
         rules = rules_of({**CONTENT, "accounts": [ACCOUNT, {**ACCOUNT, "accessKey": "another-app", "topicPerms": []}]})
         self.assertIsNone(verdict(rules, signed(APP, V2, FIELDS)))
         other = signed(Credentials("another-app", APP.secret_key), V2, FIELDS)
-        self.assertFalse(rules.usual.allow(other))
+        self.assertFalse(allows(rules, other))
         self.assertIsNotNone(verdict(rules, other))
 
     def test_the_topic_of_a_retry_and_what_some_versions_do_not_sign_is_not_remembered(self) -> None:
@@ -104,5 +121,5 @@ class UsualSendsTests(SynchronousTestCase):
         for fields in ({**FIELDS, "b": "%RETRY%GSub"}, {**FIELDS, UNIQUE_KEY_QUERY: "true"}):
             request = signed(APP, V2, fields)
             self.assertIsNone(verdict(rules, request))
-            self.assertFalse(rules.usual.allow(request))
+            self.assertFalse(allows(rules, request))
         self.assertEqual(rules.usual.topics, [])

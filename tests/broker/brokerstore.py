@@ -23,7 +23,7 @@ from rmqha.broker.tables.groups import SubscriptionGroupManager
 from rmqha.broker.tables.offsets import ConsumerOffsetManager
 from rmqha.broker.tables.topics import TopicConfigManager
 from rmqha.kit.wallclock import IWallClock
-from rmqha.remoting.protocol import Processors, RemotingProtocol
+from rmqha.remoting.protocol import IRequestPass, Processors, RemotingProtocol
 from rmqha.remoting.rights import Rights
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import Settings, make_settings
@@ -62,13 +62,15 @@ def any_header(fields: Iterable[str]) -> st.SearchStrategy[dict[str, object]]:
 class Client:
     """One connection to what is served; each request has the next opaque."""
 
-    def __init__(self, processors: Processors, clock: Clock, host: str | None = None) -> None:
+    def __init__(
+        self, processors: Processors, clock: Clock, host: str | None = None, request_pass: IRequestPass | None = None
+    ) -> None:
         """It comes from the address ``host``, if given."""
         self.line = LineTransport(clock)
         if host is not None:
             self.line.peerAddr = IPv4Address("TCP", host, 4711)
             self.line.hostAddr = IPv4Address("TCP", OWN_HOST, 9876)
-        self.protocol = RemotingProtocol(processors, clock)
+        self.protocol = RemotingProtocol(processors, clock, request_pass=request_pass)
         self.line.attach(self.protocol)
         self._clock = clock
         self._opaque = 0
@@ -246,9 +248,9 @@ class BrokerStoreTestCase(SynchronousTestCase):
         self.dispatch()
         return slave
 
-    def client(self, processors: Processors) -> Client:
+    def client(self, processors: Processors, request_pass: IRequestPass | None = None) -> Client:
         """A new connection, which ends with the test."""
-        client = Client(processors, self.clock)
+        client = Client(processors, self.clock, request_pass=request_pass)
         self.addCleanup(client.line.lose)
         return client
 

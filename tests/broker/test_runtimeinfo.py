@@ -13,11 +13,11 @@ from zope.interface import implementer
 from rmqha.broker.interfaces import IDelayLevels
 from rmqha.broker.runtimeinfo import RuntimeInfo, byte_count, config_of
 from rmqha.broker.tables.stats import BrokerStats
-from rmqha.ha.slave.forkprobe import MasterRange
 from rmqha.ha.slave.replica import MasterView, UnsupportedMaster
 from rmqha.remoting.asking import ask_config, ask_master_range, ask_runtime_info, log_range, view_of_master
 from rmqha.remoting.calls import RemotingError
 from rmqha.remoting.protocol import Processors, RemotingProtocol
+from rmqha.wire.brokerinfo import MasterRange
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from tests.broker.brokerstore import NOW_MS, SEGMENT_SIZE, BrokerStoreTestCase, TellingNode
 from tests.ha.doubles import FakeEndpoint, LineTransport

@@ -29,6 +29,7 @@ from rmqha.store.nodestate import NodeState, Offsets
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import TwistdNode, free_port
 from rmqha.testing.records import write_log
+from rmqha.wire.compiled import implementation
 from rmqha.wire.record import Record
 from tests.commands import RMQHA, rmqha
 from tests.fixtures import copy_of, expected, expected_clean_extra, max_offset, new_folder, open_files, unpacked
@@ -112,7 +113,7 @@ class UsageTests(CommandTestCase):
             self.assertIn("--json", self.output_of(command, "-h"))
 
     def test_version(self) -> None:
-        self.assertIn(__version__, self.output_of("--version"))
+        self.assertEqual(self.output_of("--version"), f"rmqha, version {__version__} ({implementation()})\n")
 
     def test_wrong_usage_is_status_2(self) -> None:
         for arguments in (

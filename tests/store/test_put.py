@@ -36,6 +36,7 @@ from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.layout import BLANK_MAGIC_CODE
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import (
+    END_FILE_MIN_BLANK_LENGTH,
     MAX_PROPERTIES_BYTES,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED_TYPE,
@@ -48,14 +49,17 @@ from rmqha.wire.record import (
     encode_record,
     format_msg_id,
 )
+from rmqha.wire.sends.run import Declined, SendRun
 from tests import examples
 from tests.fixtures import new_folder
 from tests.ha.doubles import log_lines
 from tests.store.log.test_flush import Thread
 from tests.store.logs import held
+from tests.store.sends import Sends, offsets_of, statuses_of
 from tests.store.test_putwaits import FakeReplicas
 from tests.strategies import HOSTS, INT32, INT64
 
+OK = PutMessageStatus.PUT_OK
 NOW_MS = 1_795_000_000_000
 SEGMENT_SIZE = 4096
 OVERHEAD_BYTES = Record("T", b"").total_size
@@ -728,64 +732,84 @@ class SyncFlushTests(PutTestCase):
 
 
 class TogetherTests(PutTestCase):
-    """Messages that arrived together."""
+    """Messages that arrived together: a pass takes them, and what it declines is put alone."""
 
-    def put_together(self, *messages: Message) -> list[PutMessageResult]:
-        results = self.store.put_together(messages)
-        assert isinstance(results, list)
-        return results
+    def open(self, **changed: Any) -> None:
+        super().open(**changed)
+        self.sends = Sends(self.store)
 
     def test_they_go_on_in_the_next_segment(self) -> None:
-        results = self.put_together(*(sized(900) for _ in range(9)))
-        offsets = [result.append.wrote_offset for result in results if result.append is not None]
+        puts = self.sends.put(*(sized(900) for _ in range(9)))
+        self.assertEqual(statuses_of(puts), [PutMessageStatus.PUT_OK] * 9)
+        offsets = offsets_of(puts)
         self.assertEqual(offsets, [0, 900, 1800, 2700, *(SEGMENT_SIZE + 900 * at for at in range(4)), 2 * SEGMENT_SIZE])
         for number, offset in enumerate(offsets):
             self.assertEqual(self.record_at(offset).queue_offset, number)
         self.assertEqual(self.log.last_message_offset, offsets[-1])
+        self.assertEqual([put.by_pass for put in puts], [True] * 4 + [False] + [True] * 3 + [False])
+        self.assertEqual([run.declined for run in self.sends.runs], [Declined.SEGMENT] * 2)
+
+    def test_a_segment_is_filled_to_its_last_byte(self) -> None:
+        """But for the blank that ends it."""
+        room = SEGMENT_SIZE - END_FILE_MIN_BLANK_LENGTH
+        for missing in (-1, 0, 1):
+            self.open_new(max_message_size_bytes=10_000)
+            puts = self.sends.put(sized(1000), sized(room - 1000 - missing), sized(100))
+            self.assertEqual(statuses_of(puts), [OK] * 3)
+            fits = missing >= 0
+            self.assertEqual([put.by_pass for put in puts], [True, fits, not fits])
+            after = [1000, SEGMENT_SIZE] if fits else [SEGMENT_SIZE, SEGMENT_SIZE + room - 999]
+            self.assertEqual(offsets_of(puts), [0, *after])
 
     def test_one_that_fits_no_segment_is_refused_alone(self) -> None:
         self.open_new(max_message_size_bytes=10_000)
-        results = self.put_together(sized(200), sized(SEGMENT_SIZE), sized(200))
-        self.assertEqual([result.is_stored for result in results], [True, False, True])
-        self.assertEqual(results[1].status, PutMessageStatus.MESSAGE_ILLEGAL)
+        puts = self.sends.put(sized(200), sized(SEGMENT_SIZE), sized(200))
+        self.assertEqual(
+            statuses_of(puts), [PutMessageStatus.PUT_OK, PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PUT_OK]
+        )
+        self.assertEqual(offsets_of(puts), [0, 200])
 
     def test_all_wait_for_the_last(self) -> None:
         self.open_new(flush_disk_type=FlushDiskType.SYNC_FLUSH)
-        waiting = self.store.put_together([sized(200), sized(200)])
-        assert isinstance(waiting, Deferred)
-        self.assertNoResult(waiting)
+        puts = self.sends.put(sized(200), sized(200))
+        self.assertEqual(statuses_of(puts), [])
         self.thread.run()
-        results = self.successResultOf(waiting)
-        self.assertEqual([result.status for result in results], [PutMessageStatus.PUT_OK] * 2)
+        self.assertEqual(statuses_of(puts), [PutMessageStatus.PUT_OK] * 2)
         self.assertEqual(self.store.put_figures.durations.count, 2)
 
     def test_none_is_ok_if_the_flush_is_late(self) -> None:
         self.open_new(flush_disk_type=FlushDiskType.SYNC_FLUSH)
-        waiting = self.store.put_together([sized(200), sized(200)])
-        assert isinstance(waiting, Deferred)
+        puts = self.sends.put(sized(200), sized(200))
         self.clock.advance(10)
-        results = self.successResultOf(waiting)
-        self.assertEqual([result.status for result in results], [PutMessageStatus.FLUSH_DISK_TIMEOUT] * 2)
+        self.assertEqual(statuses_of(puts), [PutMessageStatus.FLUSH_DISK_TIMEOUT] * 2)
+        self.assertEqual(self.store.put_figures.by_status()[PutMessageStatus.FLUSH_DISK_TIMEOUT], 2)
 
     def test_a_store_that_takes_none_refuses_all(self) -> None:
         self.store.end_puts()
-        results = self.put_together(sized(200), sized(200))
-        self.assertEqual([result.status for result in results], [PutMessageStatus.SERVICE_NOT_AVAILABLE] * 2)
+        puts = self.sends.put(sized(200), sized(200))
+        self.assertEqual(statuses_of(puts), [PutMessageStatus.SERVICE_NOT_AVAILABLE] * 2)
         self.assertEqual(self.store.put_figures.by_status()[PutMessageStatus.SERVICE_NOT_AVAILABLE], 2)
+        self.assertEqual((self.sends.runs, self.log.max_offset), ([], 0))
+
+    def test_too_few_replicas_refuse_all(self) -> None:
+        replicas = FakeReplicas(self.clock)
+        replicas.enough = False
+        self.store.replicate_by(replicas)
+        puts = self.sends.put(sized(200), sized(200))
+        self.assertEqual(statuses_of(puts), [PutMessageStatus.IN_SYNC_REPLICAS_NOT_ENOUGH] * 2)
+        self.assertEqual((self.sends.runs, self.log.max_offset), ([], 0))
 
     def test_a_store_that_takes_no_more_answers_those_that_wait_for_replicas(self) -> None:
         """Their clients are still connected."""
         self.store.replicate_by(FakeReplicas(self.clock))
-        waiting = self.store.put_together([sized(200), sized(200)])
-        assert isinstance(waiting, Deferred)
-        self.assertNoResult(waiting)
+        puts = self.sends.put(sized(200), sized(200))
+        self.assertEqual(statuses_of(puts), [])
         self.store.end_puts()
-        results = self.successResultOf(waiting)
-        self.assertEqual([result.status for result in results], [PutMessageStatus.FLUSH_SLAVE_TIMEOUT] * 2)
+        self.assertEqual(statuses_of(puts), [PutMessageStatus.FLUSH_SLAVE_TIMEOUT] * 2)
 
     def test_one_in_eight_is_timed(self) -> None:
         for count in (3, 2, 2, 1, 8, 16):
-            self.put_together(*(sized(100) for _ in range(count)))
+            self.assertEqual(statuses_of(self.sends.put(*(sized(100) for _ in range(count)))), [OK] * count)
         self.assertEqual(self.store.put_figures.durations.count, 4)
 
 
@@ -842,12 +866,31 @@ class FullDiskTests(PutTestCase):
             return pwrite(fd, data[: end - at], at)
 
         with patch.multiple(os, pwrite=write, pwritev=lambda fd, pieces, at: write(fd, b"".join(pieces), at)):
-            results = self.store.put_together([sized(200), sized(200), sized(300), sized(100)])
-        assert isinstance(results, list)
-        self.assertEqual([result.is_stored for result in results], [True, True, False, True])
-        self.assertEqual(results[2].status, PutMessageStatus.CREATE_MAPEDFILE_FAILED)
+            puts = Sends(self.store).put(sized(200), sized(200), sized(300), sized(100))
+        self.assertEqual(statuses_of(puts), [OK, OK, PutMessageStatus.CREATE_MAPEDFILE_FAILED, OK])
+        self.assertEqual(offsets_of(puts), [0, 200, 400])
         self.assertEqual((self.log.max_offset, self.log.stale_end(500)), (500, 500))
         self.assertEqual(self.failures, [])
+        self.assert_recovers([0, 200, 400])
+
+    def test_a_pass_is_not_tried_for_each_message_while_there_is_no_room(self) -> None:
+        """Else a read of many messages is encoded as many times."""
+        sends = Sends(self.store)
+        tried: list[int] = []
+        put_run = self.store.puts.put_run
+
+        def count(run: SendRun) -> Any:
+            tried.append(run.count)
+            return put_run(run)
+
+        self.patch(self.store.puts, "put_run", count)
+        with self.limit(0):
+            self.assertEqual(
+                statuses_of(sends.put(*[sized(200)] * 20)), [PutMessageStatus.CREATE_MAPEDFILE_FAILED] * 20
+            )
+        self.assertEqual(tried, [20])
+        self.assertEqual(statuses_of(sends.put(sized(200), sized(200), sized(200))), [OK] * 3)
+        self.assertEqual(tried, [20, 2], "the first shows that there is room again")
         self.assert_recovers([0, 200, 400])
 
     def test_at_the_end_of_a_segment_too(self) -> None:

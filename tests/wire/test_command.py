@@ -11,7 +11,6 @@ from rmqha.wire.command import (
     FRAME_MAX_LENGTH,
     HEADER_LENGTH,
     LANGUAGES,
-    AnswerForm,
     CommandError,
     RemotingCommand,
     answer_to,
@@ -249,18 +248,6 @@ class FrameTests(SynchronousTestCase):
             self.assertEqual(frame[0], serialize_type)
             expected = said._replace(opaque=-7, flag=1, serialize_type=serialize_type)
             self.assertEqual(decode_command(frame), expected)
-
-    @given(st.dictionaries(TEXT, TEXT, max_size=3), INT32, st.integers(0, 2**63 - 1), st.sampled_from([0, 1]))
-    def test_a_filled_answer_is_the_answer(
-        self, fixed: dict[str, str], opaque: int, number: int, serialize_type: int
-    ) -> None:
-        form = AnswerForm(fixed, ("msgId", "queueOffset"))
-        request = RemotingCommand(310, opaque, serialize_type=serialize_type)
-        filled = form.fill("7F00000A", number)
-        varying = {"msgId": "7F00000A", "queueOffset": str(number)}
-        expected = answer_to(request, RemotingCommand(0, ext_fields={**fixed, **varying}))
-        self.assertEqual(decode_command(filled.head(request)[4:]), expected)
-        self.assertEqual(filled.head(request)[:4], encode_head(expected)[:4])
 
     def test_the_head_of_a_frame_says_how_long_the_whole_is(self) -> None:
         command = RemotingCommand(0, ext_fields={"a": "1"}, body=bytes(1000))

@@ -17,6 +17,7 @@ from rmqha.wire.record import Blank, IncompleteRecord, Record, RecordError, chec
 from rmqha.wire.scan import scan_records
 from rmqha.wire.scanned import Scan
 from tests import examples, fixtures, strategies
+from tests.twins import KernelTests, PlainTests
 
 
 def scan_one_by_one(segment: bytes, base: int, start: int, limit: int) -> Scan:
@@ -30,16 +31,16 @@ def scan_one_by_one(segment: bytes, base: int, start: int, limit: int) -> Scan:
         except IncompleteRecord:
             break
         except RecordError as error:
-            return replace(found, problem=str(error))
+            return found._replace(problem=str(error))
         if isinstance(record, Blank):
-            found = replace(found, end=found.end + record.size)
+            found = found._replace(end=found.end + record.size)
         else:
             end = found.end + record.total_size
             found = Scan(end, found.messages + 1, found.end, record.store_timestamp)
     return found
 
 
-class ScanRecordsTests(SynchronousTestCase):
+class ScanRecordsTests(PlainTests):
     def check(self, segment: bytes, base: int, start: int, limit: int) -> Scan:
         """Few records and many are proved in two ways: by both."""
         expected = scan_one_by_one(segment, base, start, limit)
@@ -159,7 +160,7 @@ class ScanRecordsTests(SynchronousTestCase):
         self.assertEqual(found, scan_records(segment, base, base, base + len(segment)))
 
 
-class ForgedRecordTests(SynchronousTestCase):
+class ForgedRecordTests(PlainTests):
     """A producer may put anything into a body, a whole record too: nothing in there is ever taken for one."""
 
     before = encode_record(make_record(0, b"before"))
@@ -194,7 +195,7 @@ class ForgedRecordTests(SynchronousTestCase):
         self.assertIn("CRC", found.problem or "")
 
 
-class ForgedLengthTests(SynchronousTestCase):
+class ForgedLengthTests(PlainTests):
     def test_a_negative_topic_length_does_not_read_the_next_length_out_of_the_body(self) -> None:
         """The body ends in just the PROPERTIESLENGTH that would make all lengths agree."""
         for magic, kind, length in ((MESSAGE_MAGIC_CODE, "b", -3), (MESSAGE_MAGIC_CODE_V2, "h", -4)):
@@ -204,6 +205,18 @@ class ForgedLengthTests(SynchronousTestCase):
             found = scan_records(bytes(segment), 0, 0, len(segment))
             self.assertEqual(found, scan_one_by_one(bytes(segment), 0, 0, len(segment)))
             self.assertIn(f"TOPICLENGTH is {length}", found.problem or "")
+
+
+class ScanRecordsKernelTests(KernelTests, ScanRecordsTests):
+    """All of it with the compiled twin."""
+
+
+class ForgedRecordKernelTests(KernelTests, ForgedRecordTests):
+    """All of it with the compiled twin."""
+
+
+class ForgedLengthKernelTests(KernelTests, ForgedLengthTests):
+    """All of it with the compiled twin."""
 
 
 class ScanThenTests(SynchronousTestCase):

@@ -5,7 +5,6 @@ is only for this process: it is built from the log at each start, and its file h
 it. Only these columns are needed: the messages themselves are in the log.
 """
 
-import sqlite3
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
@@ -59,6 +58,8 @@ class TimerIndex:
         folder.mkdir(exist_ok=True)
         path = folder / "timers.waiting"
         path.unlink(missing_ok=True)
+        import sqlite3  # most masters have no timer messages, and start quicker
+
         self._base = sqlite3.connect(path, isolation_level=None)
         try:
             self._base.executescript(TABLES)

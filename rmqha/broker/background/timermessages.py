@@ -15,7 +15,6 @@ same topic and the same time, as in Java.
 Java does. Its copy has a higher TIMER_ROLL_TIMES. Of several copies only the last one is delivered.
 """
 
-import sqlite3
 from time import perf_counter
 
 from twisted.application.service import Service
@@ -197,7 +196,7 @@ class TimerMessageService(Service):
         self._working = None
         if failure.check(CancelledError) and not self.running:
             return
-        if failure.check(sqlite3.Error):
+        if failure.check("sqlite3.Error"):  # by its name: see timerindex
             self._forget()
         self._log.failure("the delivery of timer messages pauses", failure, event=Event.TIMERS_PAUSED)
         if self.running:

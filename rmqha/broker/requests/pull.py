@@ -2,8 +2,12 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+<<<<<<< HEAD
 from functools import lru_cache
 from typing import NamedTuple, Self
+=======
+from typing import TYPE_CHECKING, NamedTuple, Self
+>>>>>>> int29
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -16,7 +20,6 @@ from rmqha.broker.tables.filters import parse_failed
 from rmqha.broker.tables.offsets import queue_id_of
 from rmqha.broker.tables.shares import Shares, holder_of
 from rmqha.broker.tables.stats import BrokerStats
-from rmqha.filter.expressions import SqlFilter
 from rmqha.kit.events import Event
 from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps
@@ -40,6 +43,9 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.heartbeat import MessageModel
 from rmqha.wire.requestfields import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
 from rmqha.wire.subscription import SQL92, TAG, USUAL_EXPRESSION_LENGTH, SubscriptionData
+
+if TYPE_CHECKING:  # most brokers have no such filters, and start quicker
+    from rmqha.filter.expressions import SqlFilter
 
 MASTER_ID = 0
 
@@ -345,7 +351,7 @@ class PullMessageProcessor:
         return Later(Deferred.fromCoroutine(self._hold_by_sql(connection, pull, found, seconds)))
 
     async def _hold_by_sql(
-        self, connection: RemotingProtocol, pull: PullRequest, parsed: SqlFilter | str, seconds: float
+        self, connection: RemotingProtocol, pull: PullRequest, parsed: "SqlFilter | str", seconds: float
     ) -> RemotingCommand:
         """Hold a pull until there is a message that it wants. It goes on after those that it does not want."""
         until = self._clock.seconds() + seconds
@@ -389,8 +395,8 @@ class PullMessageProcessor:
         return woken.addCallback(lambda _: self._read(pull, *self._check_again(pull, connection)))
 
     def _check(
-        self, pull: PullRequest, connection: RemotingProtocol, parsed: SqlFilter | str | None = None
-    ) -> tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]:
+        self, pull: PullRequest, connection: RemotingProtocol, parsed: "SqlFilter | str | None" = None
+    ) -> "tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]":
         """The group's settings and subscription. Raises RequestRefused.
 
         ``parsed`` is the filter of an SQL92 expression, or what is wrong with it; empty if it is not parsed yet.
@@ -410,20 +416,18 @@ class PullMessageProcessor:
             return group, subscription.wanted
         self._consumers.filters.check_type(subscription.expression_type)
         is_given = bool(pull.sys_flag & SUBSCRIPTION_FLAG)
-        if isinstance(parsed, SqlFilter):
-            if parsed.text != subscription.sub_string:
-                raise RequestRefused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's expression has changed")
-            return group, parsed
-        if parsed:
+        if parsed == "":
+            return group, None
+        if isinstance(parsed, str):
             code = ResponseCode.SUBSCRIPTION_PARSE_FAILED if is_given else ResponseCode.FILTER_DATA_NOT_EXIST
             raise parse_failed(parsed, code)
-        if parsed is None:  # its subscription has become one by SQL92 meanwhile
+        if parsed is None or parsed.text != subscription.sub_string:  # None: it has become one by SQL92 meanwhile
             raise RequestRefused(ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's expression has changed")
-        return group, None
+        return group, parsed
 
     def _check_again(
-        self, pull: PullRequest, connection: RemotingProtocol, parsed: SqlFilter | str | None = None
-    ) -> tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]:
+        self, pull: PullRequest, connection: RemotingProtocol, parsed: "SqlFilter | str | None" = None
+    ) -> "tuple[SubscriptionGroupConfig, TagFilter | SqlFilter | None]":
         """As above, of a pull that was held: its account may have lost its permissions meanwhile."""
         if not (connection.rights.may_read(pull.topic) and connection.rights.may_consume_in(pull.group)):
             raise RequestRefused(ResponseCode.NO_PERMISSION, f"the account may no longer read topic {pull.topic}")
@@ -471,7 +475,7 @@ class PullMessageProcessor:
         return subscription
 
     def _read(
-        self, pull: PullRequest, group: SubscriptionGroupConfig, wanted: TagFilter | SqlFilter | None
+        self, pull: PullRequest, group: SubscriptionGroupConfig, wanted: "TagFilter | SqlFilter | None"
     ) -> RemotingCommand:
         moved = self._moved_by_reset(pull)
         if moved is not None:

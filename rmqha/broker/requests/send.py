@@ -1,16 +1,18 @@
 """Stores messages of clients: SEND_MESSAGE (10, 310), batches (320), and CONSUMER_SEND_MSG_BACK (36).
 
-See spec/remoting.md 2.1, 2.9 and 4.2. Sending is the most frequent request, so its ordinary case is short.
+See spec/remoting.md 2.1, 2.9 and 4.2. Most sends are ordinary, and do not come here: see ``ordinarysends``, which
+equals this.
 """
 
 import random
-from collections.abc import Sequence
+from functools import partial
 from uuid import uuid4
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from zope.interface import Interface, implementer
 
+from rmqha.broker.requests.ordinarysends import CODES, answer_fields
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.timersends import RecallHandle, TimerRefused, TimerSends
 from rmqha.broker.tables.brokertables import BrokerTables
@@ -21,14 +23,11 @@ from rmqha.kit.steps import Steps
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import (
     Answer,
-    Answers,
-    AnswersNow,
     IConnectionObserver,
     Later,
     Processors,
     RemotingProtocol,
     RequestRefused,
-    Together,
 )
 from rmqha.settings.settings import Settings
 from rmqha.store.message import (
@@ -43,7 +42,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig, TopicFilterType
 from rmqha.store.put import PutRefused
 from rmqha.wire.batch import BatchError, entries_of
-from rmqha.wire.command import AnswerForm, FilledAnswer, RemotingCommand, RequestCode, ResponseCode
+from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
@@ -53,6 +52,7 @@ from rmqha.wire.properties import (
 )
 from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
+from rmqha.wire.sends.run import TRANSACTION_ID
 from rmqha.wire.timers import TIMER_CANCELS, TIMES, UNIQUE_KEY
 from rmqha.wire.topics import DEAD_PREFIX, NO_SENDS_TO, RETRY_PREFIX
 
@@ -62,9 +62,6 @@ MANY_MESSAGES = 1000
 FIRST_RETRY_LEVEL = 3
 """The delay level of a message that comes back for the first time, unless its consumer requests another."""
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
-
-TRANSACTION_ID = "transactionId"
-"""The field of an answer by which clients of 5.x name a transaction: the message's unique key."""
 
 WAIT_TRUE = f"{PROPERTY_SEPARATOR}WAIT{NAME_VALUE_SEPARATOR}true{PROPERTY_SEPARATOR}"
 LOOKED_AT = tuple(
@@ -76,16 +73,6 @@ NOT_IN_BATCHES = ("DELAY", "TRAN_MSG", "TIMER_DEL")
 TIMER_START = f"{PROPERTY_SEPARATOR}TIMER_DEL"
 """The start of each property of 5.x that asks for a delivery at a time, or cancels one."""
 
-CODES = {
-    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
-    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
-    PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    PutMessageStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
-}
-"""The answer to the producer for the result of a put. Others give SYSTEM_ERROR."""
 REMARKS = {
     PutMessageStatus.SERVICE_NOT_AVAILABLE: (
         "service not available now. It may be caused by one of the following reasons: the broker's disk is full or "
@@ -138,7 +125,6 @@ class SendMessageProcessor:
         self._cluster = f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
         self.in_every_answer = answer_fields(settings)
         """The fields of each answer, successful or not."""
-        self._stored = AnswerForm(self.in_every_answer, ("msgId", "queueId", "queueOffset", TRANSACTION_ID))
         self._born_hosts: dict[RemotingProtocol, Host] = {}
 
     @property
@@ -148,9 +134,9 @@ class SendMessageProcessor:
 
     def processors(self) -> Processors:
         """By request code."""
-        sends = _Sends(self, V2_FIELDS)
+        sends = partial(self.send, names=V2_FIELDS)
         return {
-            RequestCode.SEND_MESSAGE: _Sends(self, V1_FIELDS),
+            RequestCode.SEND_MESSAGE: partial(self.send, names=V1_FIELDS),
             RequestCode.SEND_MESSAGE_V2: sends,
             RequestCode.SEND_BATCH_MESSAGE: sends,
             RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
@@ -158,49 +144,6 @@ class SendMessageProcessor:
 
     def _refused(self, code: ResponseCode, remark: str) -> RequestRefused:
         return RequestRefused(code, remark, self.in_every_answer)
-
-    def prepare(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Message | None:
-        """The message of a request, if nothing in it asks for more than to store it. May raise RequestRefused."""
-        fields = request.ext_fields
-        topic, batch = fields.get(names.topic), fields.get(names.batch)
-        if batch == "true" or topic is None or topic.startswith(RETRY_PREFIX):
-            return None
-        padded = _padded(fields.get(names.properties) or "")
-        if TIMER_START in padded or any(name in padded for name in LOOKED_AT):
-            return None
-        message = self.message_of(connection, request, names)
-        message.properties_stored = self._with_cluster(padded)
-        return message
-
-    def send_together(self, messages: Sequence[Message]) -> Answers:
-        """Put messages that were prepared."""
-        queue_ids = [message.queue_id for message in messages]
-        put = self._store.put_together(messages)
-        if isinstance(put, Deferred):
-            return put.addCallback(self._answer_all, messages, queue_ids)
-        return self._answer_all(put, messages, queue_ids)
-
-    def _answer_all(
-        self, results: Sequence[PutMessageResult], messages: Sequence[Message], queue_ids: Sequence[int]
-    ) -> AnswersNow:
-        if any(result.status is not PutMessageStatus.PUT_OK for result in results):
-            return list(map(self._answer, results, messages, queue_ids))
-        answers: list[FilledAnswer | RemotingCommand] = []
-        topic, count, size = messages[0].topic, 0, 0
-        for (_, appended), message, queue_id in zip(results, messages, queue_ids, strict=True):
-            assert appended is not None, "it is PUT_OK"
-            if message.topic != topic:
-                self._messages_put(topic, count, size, count)
-                topic, count, size = message.topic, 0, 0
-            count += 1
-            size += appended.wrote_bytes
-            key = property_in(message.properties_stored or "", UNIQUE_KEY) or ""
-            if key.isascii() and key.isalnum():
-                answers.append(self._stored.fill(appended.msg_id, queue_id, appended.logics_offset, key))
-            else:
-                answers.append(self._success(PutMessageStatus.PUT_OK, appended, queue_id, key))
-        self._messages_put(topic, count, size, count)
-        return answers
 
     def send(self, connection: RemotingProtocol, request: RemotingCommand, names: SendFields) -> Answer:
         """Put the message of a request, or its batch."""
@@ -524,23 +467,6 @@ class SendMessageProcessor:
         return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=result.status.name)
 
 
-class _Sends(Together):
-    """Sends, whose header fields have these names."""
-
-    def __init__(self, processor: SendMessageProcessor, names: SendFields) -> None:
-        self._processor = processor
-        self._names = names
-
-    def __call__(self, connection: RemotingProtocol, request: RemotingCommand) -> Answer:
-        return self._processor.send(connection, request, self._names)
-
-    def prepare(self, connection: RemotingProtocol, request: RemotingCommand) -> Message | None:
-        return self._processor.prepare(connection, request, self._names)
-
-    def process(self, prepared: Sequence[Message]) -> Answers:
-        return self._processor.send_together(prepared)
-
-
 def _padded(properties: str) -> str:
     """Properties between separators, so that a name can be found with its separators, and without WAIT=true."""
     padded = f"{PROPERTY_SEPARATOR}{properties}{PROPERTY_SEPARATOR}"
@@ -580,11 +506,6 @@ def _back_from(record: Record) -> Message:
         reconsume_times=record.reconsume_times + 1,
         is_again=True,
     )
-
-
-def answer_fields(settings: Settings) -> dict[str, str]:
-    """The fields of every answer to a send, successful or not."""
-    return {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
 
 
 def slave_processors(settings: Settings) -> Processors:

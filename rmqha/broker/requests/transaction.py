@@ -26,7 +26,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from rmqha.broker.requests.send import CODES, REMARKS, ITransactions
+from rmqha.broker.requests.ordinarysends import CODES
+from rmqha.broker.requests.send import REMARKS, ITransactions
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import Allowed, ProducerManager

@@ -1,15 +1,17 @@
 """The SQL92 filters of consumers, parsed once (spec/remoting.md 2.3.3)."""
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
-from rmqha.filter.expressions import SqlError, SqlFilter
-from rmqha.filter.grammar import parsing, prepare
 from rmqha.kit.steps import Steps
 from rmqha.remoting.header import refused
 from rmqha.remoting.protocol import RequestRefused
 from rmqha.settings.settings import Settings
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.subscription import SQL92
+
+if TYPE_CHECKING:  # most brokers have no such filters, and start quicker
+    from rmqha.filter.expressions import SqlFilter
 
 MAX_KEPT_CHARACTERS = 256 * 1024
 """Of all expressions that are kept parsed. A parsed one takes some hundred times as many bytes."""
@@ -34,6 +36,8 @@ class SqlFilters:
     def settings(self, settings: Settings) -> None:
         self._settings = settings
         if settings.enable_property_filter:
+            from rmqha.filter.grammar import prepare
+
             prepare()  # now, and not while a consumer waits: it takes some 50 ms
 
     def check_type(self, expression_type: str) -> None:
@@ -44,18 +48,21 @@ class SqlFilters:
         if not self.settings.enable_property_filter:
             raise refused(f"{problem}: it has enablePropertyFilter=false")
 
-    def get(self, expression: str) -> SqlFilter | str | None:
+    def get(self, expression: str) -> "SqlFilter | str | None":
         """The filter, or what is wrong with the expression; None if it is not parsed."""
         found = self._kept.get(expression)
         if found is not None:
             self._kept.move_to_end(expression)
         return found
 
-    def parsing(self, expression: str) -> Steps[SqlFilter | str]:
+    def parsing(self, expression: str) -> "Steps[SqlFilter | str]":
         """Like ``get``. The expression is parsed in steps if it is not yet."""
         found = self.get(expression)
         if found is not None:
             return found
+        from rmqha.filter.expressions import SqlError  # the settings allow such filters, so it is there already
+        from rmqha.filter.grammar import parsing
+
         try:
             found = yield from parsing(expression)
         except SqlError as error:

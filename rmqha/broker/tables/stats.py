@@ -4,7 +4,7 @@ A message costs a few additions. Every ten seconds the sums are sampled. The cou
 difference between two samples.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from datetime import date
 from enum import Enum
@@ -17,6 +17,7 @@ from rmqha.kit.services import PeriodicService
 from rmqha.kit.steps import Steps
 from rmqha.kit.wallclock import IWallClock
 from rmqha.remoting.turns import Turns
+from rmqha.wire.sends.run import Declined
 
 SAMPLING_SECONDS = 10.0
 RATE_SECONDS = (10, 60, 600)
@@ -139,6 +140,10 @@ class BrokerStats(PeriodicService):
         self.gets = Traffic()
         self.missed = 0
         """The number of reads that found nothing."""
+        self.sends_taken = 0
+        """How many sends were put by passes over a read."""
+        self.sends_declined: Counter[Declined] = Counter()
+        """How often a pass left a send to its processor, by the reason."""
         self._topic_puts: dict[str, Traffic] = {}
         self._group_gets: dict[GroupAndTopic, Traffic] = {}
         self._times = [deque[float](maxlen=window.samples) for window in WINDOWS]

@@ -7,23 +7,22 @@ the kernel how many of them it still keeps, and remember where in this stream ea
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from fcntl import ioctl
 from struct import Struct
 from termios import TIOCOUTQ
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.protocols.policies import ProtocolWrapper
 
 from rmqha.wire.transfer import TRANSFER_HEADER
 
 INT = Struct("i")
+ROOM_FOR_INT = bytes(INT.size)
 PIECES_KEPT = 256
 """With more pieces of the log on the way, those that have arrived are looked for at each write, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(NamedTuple):
     """Frames with the log from ``start`` to ``end``; their first byte is byte ``position`` of the connection."""
 
     position: int
@@ -115,7 +114,7 @@ class HandedOffset:
         if handle is None:
             return 0
         try:
-            (kept,) = INT.unpack(ioctl(handle, TIOCOUTQ, bytes(INT.size)))
+            (kept,) = INT.unpack(ioctl(handle, TIOCOUTQ, ROOM_FOR_INT))
         except OSError:  # another system, or the connection has just ended
             return 0
         return int(kept)

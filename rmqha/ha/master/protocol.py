@@ -7,7 +7,7 @@ needs earlier bytes must reconnect.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 
@@ -38,9 +38,13 @@ WRITE_BYTES = 512 * 1024
 """Log bytes in one write. For a slow slave, at most this and the transport's own buffer wait in memory."""
 HELLOS = (HELLO, HELLO_OF_GUEST)
 AT_ONCE_BYTES = 16 * 1024
-"""This many new bytes are sent immediately; fewer wait for what else this round of the reactor appends."""
-GATHER_SECONDS = 0.002
-"""If no put and no consumer waits for slaves, fewer bytes wait as long for further ones: each frame costs a slave."""
+"""This many new bytes are sent immediately; fewer may wait for what else this round of the reactor appends."""
+WRITTEN_AT_ONCE = 128 * 1024
+"""Frames of this size go to the socket immediately. Twisted gives the kernel no more in one call."""
+GATHER_SECONDS, GATHERED_BYTES = 0.004, 48 * 1024
+"""If no put and no consumer waits for slaves, fewer bytes than these wait as long for further ones: each read costs a
+slave. Java's master looks every 100 ms then.
+"""
 
 
 class HAConnectionState(Enum):
@@ -115,11 +119,15 @@ class TransferFrames:
         data = self._commit_log.get_data(start, limit_bytes)
         if data is None:
             return None
-        pieces: list[bytes | memoryview] = []
-        for at in range(0, len(data), self.batch_bytes):
-            body = data[at : at + self.batch_bytes]
-            pieces += (TRANSFER_HEADER.pack(start + at, len(body)), body)
-        made = start, start + len(data), b"".join(pieces)
+        if len(data) <= self.batch_bytes:
+            frames = b"".join((TRANSFER_HEADER.pack(start, len(data)), data))
+        else:
+            pieces: list[bytes | memoryview] = []
+            for at in range(0, len(data), self.batch_bytes):
+                body = data[at : at + self.batch_bytes]
+                pieces += (TRANSFER_HEADER.pack(start + at, len(body)), body)
+            frames = b"".join(pieces)
+        made = start, start + len(data), frames
         if self._shared:
             self._kept = made
         return made[1:]
@@ -194,11 +202,15 @@ class HAMasterProtocol(ReportReceiver, ClockTimeouts):
     def reports_received(self, reports: list[int]) -> None:
         if self.state is HAConnectionState.CLOSED:
             return
+        if self.state is HAConnectionState.TRANSFER:
+            self._acknowledge(reports)  # first, because puts wait for it
         self._last_report_time = self._clock.seconds()
         self.resetTimeout()  # only complete reports count, so a peer cannot stay by sending single bytes
-        if self.state is HAConnectionState.TRANSFER:
-            self._acknowledge(reports)
-            return
+        if self.state is HAConnectionState.REQUEST:
+            self._take_first(reports)
+
+    def _take_first(self, reports: list[int]) -> None:
+        """Take reports before the transfer."""
         while reports and (self._hello or reports[0] in HELLOS) and self.state is HAConnectionState.REQUEST:
             reports = self._take_hello(reports)
         if reports and reports[0] == READER and not self.is_reader and self.member is None:
@@ -327,7 +339,12 @@ class HAMasterProtocol(ReportReceiver, ClockTimeouts):
         while self.state is HAConnectionState.TRANSFER and not self._paused and self._send_some():
             pass
 
+    def holds(self, offset: int) -> bool:
+        """Whether its last report is not before ``offset``."""
+        return self.progress is not None and self.progress.reported >= offset
+
     def _send_some(self) -> bool:
+        """Send a part of what was not sent yet. Returns whether more may be sent."""
         log, progress = self._commit_log, self._transfer
         start = progress.sent
         ready_bytes = min(self._port.write_size.bytes, log.verified_offset - start)
@@ -351,7 +368,7 @@ class HAMasterProtocol(ReportReceiver, ClockTimeouts):
         end, data = made
         progress.send(end)
         self._write(data, (start, end))
-        return True
+        return end < log.verified_offset
 
     def _allowed(self, ready_bytes: int) -> int:
         """How many of these bytes may be sent now; ``log_grew`` is called when that changes."""
@@ -377,7 +394,7 @@ class HAMasterProtocol(ReportReceiver, ClockTimeouts):
         self._last_write_time = self._clock.seconds()
         if self._port.throttle is not None:
             self._port.throttle.sent(len(data))
-        if len(data) <= 2 * AT_ONCE_BYTES and not self._paused:
+        if len(data) <= WRITTEN_AT_ONCE and not self._paused:
             send_at_once(self.transport, data)
         else:
             self.transport.write(data)
@@ -480,6 +497,10 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
         """The node's right to lead a failover cluster, whose members show who they are."""
         self._offered_offset = 0
         self._next_offer: IDelayedCall | None = None
+        self._gathered = 0
+        """How often the log grew since ``_next_offer`` was scheduled."""
+        self._is_crowded = False
+        """Whether it grew more than once before the last one."""
         self._unsubscribe = _nothing
 
     @property
@@ -502,19 +523,37 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
     def _log_grew(self) -> None:
         if not self.places.slaves:
             return  # a new slave gets everything from its first report on
-        if self.commit_log.verified_offset - self._offered_offset >= AT_ONCE_BYTES:
+        if self._is_urgent:
             self._offer()
-        elif self._next_offer is None:
+            return
+        self._gathered += 1
+        if self._next_offer is None:
             self._next_offer = self.clock.callLater(self.options.gather_seconds, self._offer_rest)
+
+    @property
+    def _is_urgent(self) -> bool:
+        """Whether new bytes are sent now: they are many, or a put waits for a slave that has nothing to do.
+
+        If this round or the last one has appended more often, they wait for what else it appends.
+        """
+        offered = self._offered_offset
+        gathers = self.options.gather_seconds > 0
+        if self.commit_log.verified_offset - offered >= (GATHERED_BYTES if gathers else AT_ONCE_BYTES):
+            return True
+        if gathers or self._is_crowded or self._next_offer is not None:
+            return False
+        return any(slave.holds(offered) for slave in self.places.slaves)
 
     def _offer_rest(self) -> None:
         self._next_offer = None
+        self._is_crowded, self._gathered = self._gathered > 1, 0
         self._offer()
 
     def _offer(self) -> None:
         self._offered_offset = self.commit_log.verified_offset
-        with self.frames.shared():
-            for slave in list(self.places.slaves):
+        slaves = tuple(self.places.slaves)
+        with self.frames.shared() if len(slaves) > 1 else nullcontext():
+            for slave in slaves:
                 slave.log_grew()
 
     def acknowledged(self) -> dict[str, int]:

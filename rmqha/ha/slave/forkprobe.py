@@ -7,7 +7,6 @@ master's end counts only when all puts that may wait for it have ended.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
@@ -18,19 +17,8 @@ from rmqha.ha.slave.selfrepair import SourceUnreachable, fetch
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.offline.fork import Compared, Fork, OtherLog, Run, find_fork, run_here
 from rmqha.store.offline.storerepair import RepairError
-from rmqha.wire.brokerinfo import settling_seconds
+from rmqha.wire.brokerinfo import MasterRange, settling_seconds
 from rmqha.wire.transfer import FrameError
-
-
-class MasterRange(NamedTuple):
-    """The range of a master's log, and whether the master is a node of ours: such a one takes no question for an
-    acknowledgement. Another one does, and its puts may wait for ``settling_seconds``.
-    """
-
-    min: int
-    end: int
-    is_ours: bool
-    settling_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,8 +59,10 @@ class OnceRun:
 
     def check(self) -> None:
         """See whether the log is copied."""
+        if not self.is_wanted or self._copied_to is not None:
+            return
         reached = self._replica.reportable_offset
-        if not self.is_wanted or self._copied_to is not None or reached is None:
+        if reached is None:
             return
         if self._replica.holds_all or (self._target is not None and reached >= self._target):
             self._copied_to = reached

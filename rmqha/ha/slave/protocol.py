@@ -7,8 +7,9 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime, ITCPTransport
-from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import LoopingCall
+from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
@@ -151,6 +152,8 @@ class HASlaveProtocol(TransferReceiver, ClockTimeouts):
             self._reads = _Reads(self.transport)
         else:
             _socket_of(self.transport).bufferSize = self._throttle.read_bytes
+        if isinstance(self.transport, Connection):
+            _read_directly(self.transport, self)
         self._replica.connected()
         self._handshaking = Deferred.fromCoroutine(self._handshake())
         self._handshaking.addErrback(self._failed)
@@ -175,15 +178,15 @@ class HASlaveProtocol(TransferReceiver, ClockTimeouts):
     def dataReceived(self, data: bytes) -> None:
         if not self._is_open:
             return
-        self.resetTimeout()
-        if self._reads is not None:
-            self._reads.brought(len(data))
         try:
             if self.state is not ConnectionState.RECEIVING:
                 self._received_first(data)
             super().dataReceived(data)
         except (ReplicaError, OSError):
             self._failed(Failure())
+        self.resetTimeout()  # and what else can wait until we have reported
+        if self._reads is not None:
+            self._reads.brought(len(data))
         if self._throttle is not None and self._is_open:
             self._pause_for(self._throttle.received(len(data)))
 
@@ -291,6 +294,14 @@ def _socket_of(transport: Any) -> Any:
     while isinstance(transport, ProtocolWrapper):
         transport = transport.transport
     return transport
+
+
+def _read_directly(transport: Any, protocol: Protocol) -> None:
+    """A plain socket hands its bytes to the protocol itself, past the wrappers of its endpoint and its service.
+
+    These pass them on unchanged, which takes longer than to read the frame. They still learn of the connection's end.
+    """
+    transport.protocol.dataReceived = protocol.dataReceived
 
 
 class _Reads:

@@ -314,14 +314,15 @@ class Replica:
             raise PeerBreach("a frame before our first report")
         if self._next is None:
             self._begin_where_master_begins(transfer.physic_offset)
-        if transfer.physic_offset != self._next:
-            raise PeerBreach(f"a frame at {transfer.physic_offset} where {self._next} is next")
-        if transfer.body:
+        offset, body = transfer
+        if offset != self._next:
+            raise PeerBreach(f"a frame at {offset} where {self._next} is next")
+        if body:
             self._heartbeats_in_a_row = 0
-            self._take(transfer)
+            self._take(offset, body)
         else:
             self._heartbeats_in_a_row += 1
-            self._judge_heartbeat(transfer.physic_offset)
+            self._judge_heartbeat(offset)
 
     def _begin_where_master_begins(self, offset: int) -> None:
         if offset % self._commit_log.segment_size:
@@ -332,22 +333,22 @@ class Replica:
         self._commit_log.begin_at(offset)
         self._next = offset
 
-    def _take(self, transfer: Transfer) -> None:
+    def _take(self, offset: int, body: bytes | memoryview) -> None:
         log = self._commit_log
-        size = log.segment_size
-        if transfer.physic_offset % size + len(transfer.body) > size:
+        size, end = log.segment_size, offset + len(body)
+        room = size - offset % size
+        if len(body) > room:
             raise PeerBreach(
-                f"a frame of {len(transfer.body)} bytes at {transfer.physic_offset} crosses a segment's end: does the "
+                f"a frame of {len(body)} bytes at {offset} crosses a segment's end: does the "
                 f"master have mappedFileSizeCommitLog={size} too?"
             )
-        body = transfer.body
-        known_bytes = min(len(body), log.max_offset - transfer.physic_offset)
+        known_bytes = log.max_offset - offset
         if known_bytes > 0:
-            self._compare(transfer.physic_offset, body[:known_bytes])
+            self._compare(offset, body[:known_bytes])
             body = body[known_bytes:]
         self._pending.append(body)
-        self._next = transfer.end_offset
-        if self._next % size == 0:
+        self._next = end
+        if end % size == 0:
             self._write_pending()
 
     def _write_pending(self) -> None:

@@ -291,11 +291,11 @@ class HASlaveService(Service):
 
     def read_completed(self) -> None:
         """A read has brought data or a heartbeat from the master."""
-        self._contact.heard()
         if self.replica.unproved_from is None and self._store.node_state.unproved_from is not None:
             self._store.log_proved()
         self._note_agreement()
         self._progressed()
+        self._contact.heard()  # last, because puts wait for the report
 
     def _note_agreement(self) -> None:
         self._store.has_masters_log = self.replica.state in COPYING and self.replica.unproved_from is None

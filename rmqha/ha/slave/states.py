@@ -20,7 +20,7 @@ class ReplicaState(Enum):
 
 _S = ReplicaState
 
-COPYING = frozenset({_S.CATCHING_UP, _S.IN_SYNC})
+COPYING = (_S.CATCHING_UP, _S.IN_SYNC)
 """States in which a slave copies: the end of its log was compared with the master's."""
 COPYING_NAMES = frozenset(state.name for state in COPYING)
 

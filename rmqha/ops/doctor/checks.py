@@ -29,6 +29,7 @@ CHECKS = (
     _check("slots", ofnodes.slots),
     _check("open-files", ofnodes.open_files),
     _check("tls", ofnodes.tls),
+    _check("kernel", ofnodes.kernel),
 )
 
 

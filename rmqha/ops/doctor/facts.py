@@ -158,7 +158,10 @@ class OpenFiles:
 
 @dataclass(frozen=True, slots=True)
 class Store(Subject):
-    """A store on this machine. ``slots`` is None if ``slots_problem`` says why they cannot be read."""
+    """A store on this machine. ``slots`` is None if ``slots_problem`` says why they cannot be read.
+
+    ``implementation`` is what a node runs that starts here: the kernel, or plain Python and why.
+    """
 
     is_running: bool = False
     segment_size: int | None = None
@@ -168,6 +171,7 @@ class Store(Subject):
     slots: tuple[HeldSlot, ...] | None = ()
     slots_problem: str | None = None
     open_files: OpenFiles | None = None
+    implementation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

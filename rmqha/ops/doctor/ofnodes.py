@@ -9,6 +9,7 @@ from rmqha.ops.process import MAX_FILES
 from rmqha.remoting.calls import ACL_EXCEPTION
 from rmqha.settings.settings import BrokerRole
 from rmqha.store.retention import DISK_SPACE_WARNING_RATIO
+from rmqha.wire.compiled import FINE_IMPLEMENTATIONS
 
 FEW_FILES = 4096
 MAX_FILES_RATIO = 0.9
@@ -297,3 +298,17 @@ def _open_files(store: Store) -> Finding:
     if files.limit < FEW_FILES:
         return warned(store.name, f"{text}: a broker with many queues needs more", advice)
     return passed(store.name, text)
+
+
+def kernel(facts: Facts) -> Iterator[Finding]:
+    """The compiled kernel of this machine can be used, or there is none: plain Python does the same, but slower."""
+    for host in facts.answering:
+        yield skipped(host.name, "what another process runs is in its metric rmqha_build_info")
+    for store in facts.readable:
+        text = f"a node that starts here runs {store.implementation}"
+        if store.implementation is None:
+            yield skipped(store.name, "what runs here is not known")
+        elif store.implementation in FINE_IMPLEMENTATIONS:
+            yield passed(store.name, text)
+        else:
+            yield warned(store.name, text, "install rmqha again: docs/install.md")

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from rmqha.ops.doctor.facts import HeldSlot, Judgement, OpenFiles, Store
-from rmqha.ops.status import status_of_store
+from rmqha.ops.storestatus import status_of_store
 from rmqha.settings.settings import Settings, properties_of
 from rmqha.store.derived.consumequeue import CONSUME_QUEUE_FOLDER, queue_size_of
 from rmqha.store.errors import StoreError
@@ -15,6 +15,7 @@ from rmqha.store.examining import LOCK_FILE
 from rmqha.store.log.room import room_of
 from rmqha.store.offline.storereader import StoreReader
 from rmqha.store.retention import SlotFolder
+from rmqha.wire.compiled import implementation
 
 PROCESSES = Path("/proc")
 OPEN_FILES = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
@@ -58,6 +59,7 @@ def _read(reader: StoreReader, settings: Settings, has_settings: bool) -> Store:
         slots=slots,
         slots_problem=problem,
         open_files=_open_files(path / LOCK_FILE) if reader.live else _own_limit(),
+        implementation=implementation(),
     )
 
 

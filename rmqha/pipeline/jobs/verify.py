@@ -60,7 +60,7 @@ class SplitLog:
             raise DataLossError(f"{split.path} ends at {start + len(data)}, before {split.end}")
         found = scan_records(data.data, start, start, limit, split.segment_end)
         if found.end < limit == split.end and found.problem is None:
-            found = replace(found, problem=self._problem_beyond(found.end))
+            found = found._replace(problem=self._problem_beyond(found.end))
         if self._behind is not None:
             self._behind.passed(found.end - split.base)
         return found

@@ -10,40 +10,40 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from rmqha.kit.events import Event
 from rmqha.kit.progress import NO_BAR, IBar
 from rmqha.kit.threads import Failed
 from rmqha.kit.trouble import Trouble
 from rmqha.store.deletions import DeletedTopicTable
-from rmqha.store.derived.bulk import SPACE, BulkDispatch, Dispatched
+from rmqha.store.derived.bulk import SPACE, BulkDispatch, Dispatched, PlacedUnits
 from rmqha.store.derived.consumequeue import (
     UNIT,
     ConsumeQueue,
-    Unit,
     Units,
 )
 from rmqha.store.derived.dispatchlines import DispatchLines
 from rmqha.store.derived.dispatchrequest import (
+    SMALLEST_RECORD_BYTES,
     DispatchRequest,
     next_sound_position,
     read_if_sound,
 )
-from rmqha.store.derived.index import IndexedKey, KeyIndex
+from rmqha.store.derived.index import HASHED_KEY_DTYPE, IndexedKey, KeyIndex
 from rmqha.store.derived.placing import MessageArrived, Placer
-from rmqha.store.derived.putnotes import PutNotes
-from rmqha.store.derived.queuetable import QueueTable
+from rmqha.store.derived.putnotes import PutNote, PutNotes
+from rmqha.store.derived.queuetable import IReadWatcher, QueueTable
 from rmqha.store.errors import is_disk_full
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.derivedend import DerivedEnd
 from rmqha.store.log.mappedfile import Syncable
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
-from rmqha.wire.record import INNER_BATCH_FLAG
+from rmqha.wire.sends.run import QueueUnits
 
 SLICE_BYTES = 1024 * 1024
 SLICE_MESSAGES = 1000
@@ -53,7 +53,11 @@ FIRST_PAUSE_SECONDS = 0.001
 BUSY_PAUSE_SECONDS = 0.004
 """The pause between two slices while the log grows. Puts have half of the time, and dispatch keeps up."""
 SLAVE_PAUSE_SECONDS = 0.02
-"""Both pauses on a slave: many messages at once cost a fraction, and few consumers read there."""
+"""Both pauses on a slave: many messages at once cost a fraction."""
+UNREAD_PAUSE_SECONDS = 0.1
+"""The first pause on a slave that nobody reads: it has even more messages at once. A read ends it early."""
+READERS_STAY_SECONDS = 10.0
+"""So long after a read others are expected. A held pull counts: it looks at its queue every 5 s."""
 BULK_PAUSE_SECONDS = 0.036
 BULK_BYTES_PER_SECOND = 150 * 1024 * 1024
 """If the log grows faster than this, a slave is copying it: its queues can wait until that ends."""
@@ -79,6 +83,8 @@ SLICE_KEYS = 4096
 """A slice that has this many index keys takes no further message. One message has up to 16,000."""
 BULK_KEYS = 32_768
 """At most this many, about, of many messages dispatched at once: about 12 ms."""
+LEAST_KEY_BYTES = 2
+"""A key of one byte, and the space after it."""
 SLICE_QUEUES = 128
 """At most this many queues whose files must be opened or created get units in one slice."""
 OPEN_QUEUE_COST = 32
@@ -95,25 +101,21 @@ class _Run(NamedTuple):
     units: Units
 
 
-def _queues_in(found: Dispatched) -> int:
-    """How many queues the messages belong to."""
-    units = found.units
-    return len(_lasts(units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF))
-
-
-def _lasts(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The position of the last one of each value, in the order of the values.
-
-    Not with ``np.unique``: its first call imports numpy.ma, which takes the reactor longer than many slices.
-    """
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    lasts: npt.NDArray[np.int64] = order[np.flatnonzero(np.append(ordered[1:] != ordered[:-1], len(values) > 0))]
-    return lasts
+def _by_queue(units: PlacedUnits) -> tuple[PlacedUnits, list[int]]:
+    """The units queue by queue, and the bounds of the runs: of consecutive units of one queue."""
+    queues = units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF
+    order = queues.argsort(kind="stable")
+    units, queues = units[order], queues[order]
+    offsets = units["queue_offset"]
+    begins = ((queues[1:] != queues[:-1]) | (offsets[1:] != offsets[:-1] + 1)).nonzero()[0] + 1
+    return units, [0, *begins.tolist(), len(units)] if len(units) else []
 
 
 def _with_few_keys(records: Records, end: int) -> Records:
     """The first of the records, as many as have few keys together. They end at ``end`` of the buffer."""
+    room = end - int(records.at[0]) - int(records.ints("bodyLength").sum()) - len(records) * SMALLEST_RECORD_BYTES
+    if room <= BULK_KEYS * LEAST_KEY_BYTES:
+        return records
     is_space = records.buffer[:end] == SPACE
     if np.count_nonzero(is_space) <= BULK_KEYS:
         return records
@@ -137,8 +139,12 @@ class Unscheduled(Enum):
     STOPPED = "dispatch follows the log no longer"
 
 
+@implementer(IReadWatcher)
 class SliceSchedule:
-    """When slices run, and when keys are written, while a dispatcher follows the log. It begins at once."""
+    """When slices run, and when keys are written, while a dispatcher follows the log. It begins at once.
+
+    The first ten seconds count as if somebody reads.
+    """
 
     _log = Logger()
 
@@ -151,6 +157,9 @@ class SliceSchedule:
         self._failed = failed
         self._least_pause = self._first_pause = least_pause
         """The pause before the next slice if dispatch is at the end of the log."""
+        self._read_at = clock.seconds()
+        self._unread_seconds = 0.0
+        """How much longer the pause before the next slice is because nobody reads."""
         self._next_slice: IDelayedCall | None = None
         self._next_index_write: IDelayedCall | None = None
         self._end_at_last_slice, self._time_of_last_slice = -1, 0.0
@@ -161,10 +170,21 @@ class SliceSchedule:
     def log_grew(self) -> None:
         """There may be more to dispatch."""
         if self._next_slice is None and self._dispatcher.behind_bytes > 0:
-            self._next_slice = self.clock.callLater(self._first_pause, self._run_slice)
+            pause = self._first_pause
+            if pause == SLAVE_PAUSE_SECONDS and self.clock.seconds() - self._read_at > READERS_STAY_SECONDS:
+                pause = UNREAD_PAUSE_SECONDS
+            self._unread_seconds = pause - self._first_pause
+            self._next_slice = self.clock.callLater(pause, self._run_slice)
+
+    def queue_read(self) -> None:
+        """Somebody reads a queue: what waits for its slice waits no longer than with readers."""
+        now = self._read_at = self.clock.seconds()
+        if self._unread_seconds and self._next_slice is not None:
+            self._next_slice.reset(max(0.0, self._next_slice.getTime() - self._unread_seconds - now))
+        self._unread_seconds = 0.0
 
     def _run_slice(self) -> None:
-        self._next_slice = None
+        self._next_slice, self._unread_seconds = None, 0.0
         dispatcher, started_at = self._dispatcher, self.clock.seconds()
         try:
             dispatcher.run_slice(started_at + SLICE_SECONDS)
@@ -292,6 +312,8 @@ class Dispatcher:
         """Follow the log as it grows. ``failed`` is called with the error of the disk that ends this."""
         assert not isinstance(self._phase, SliceSchedule), "it has stopped, or was never started"
         self._phase = SliceSchedule(self, self._commit_log, clock, failed, self._least_pause)
+        if self._least_pause == SLAVE_PAUSE_SECONDS:
+            self._queues.watcher = self._phase
 
     def catch_up(self, bar: IBar = NO_BAR) -> None:
         """Dispatch all of the log, and return when it is done. ``bar`` shows the place reached. Raises OSError."""
@@ -368,7 +390,7 @@ class Dispatcher:
         base, position = self.reput_offset, 0
         limit = min(len(data), log.verified_offset - base)
         noted = self.notes.take(base, NOTED_AT_ONCE, SLICE_KEYS)
-        if noted and self._dispatch_noted(noted, keys):
+        if noted and self._dispatch_noted(noted):
             return
         if limit >= MIN_BULK_BYTES and base >= self._singly_until:
             began = self._seconds()
@@ -437,69 +459,79 @@ class Dispatcher:
         if self._has_batch_topics(found):
             self._singly_until = self.reput_offset + end
             return False
-        if not is_waited_for and len(starts) > 2 * MIN_BULK_MESSAGES and _queues_in(found) > SLICE_RUNS:
+        units, bounds = _by_queue(found.units)
+        if not is_waited_for and len(starts) > 2 * MIN_BULK_MESSAGES and len(bounds) > SLICE_RUNS:
             self._bulk_messages = 2 * MIN_BULK_MESSAGES  # otherwise finding all these queues takes a whole turn
             return self._dispatch_many(data)
-        runs = None if found.refused else self._runs_of(found)
+        runs = None if found.refused else self._runs_of(units, bounds)
         if runs is None:
             self._singly_until = self.reput_offset + end
             return False
-        end = self._affordable_end(runs, records.end)
-        self._apply(runs, end)
+        whole = records.end
+        end = self._affordable_end(runs, whole)
+        keys, last = found.keys, len(records) - 1
+        if end < whole:
+            runs = [run._replace(units=run.units[: run.units["physical_offset"].searchsorted(end)]) for run in runs]
+            keys = keys[: keys["physical_offset"].searchsorted(end)]
+            last = int(records.physical_offset.searchsorted(end)) - 1
+        self._apply(runs)
         if self._index is not None:
-            self._index.add_hashed(found.keys[: int(np.searchsorted(found.keys["physical_offset"], end))])
-        last = int(np.searchsorted(records.physical_offset, end)) - 1
+            self._index.add_hashed(keys)
         self.last_store_timestamp = int(records.take(slice(last, last + 1)).ints("storeTimestamp")[0])
         self.reput_offset = end
         return True
 
-    def _dispatch_noted(self, requests: Sequence[DispatchRequest], keys: list[IndexedKey]) -> bool:
-        """Dispatch consecutive messages by their queues. False if they must be dispatched one by one."""
-        runs = self._noted_runs(requests)
+    def _dispatch_noted(self, notes: Sequence[PutNote]) -> bool:
+        """Dispatch consecutive messages by their queues. False if they must be read in the log."""
+        runs = self._noted_runs(notes)
         if runs is None:
             return False
-        placer = self.placer
         for queue, some in runs:
-            tags_codes = [request.tags_code(self._delay_levels) for request in some]
-            units = [
-                UNIT.pack(request.physical_offset, request.size, code)
-                for request, code in zip(some, tags_codes, strict=True)
-            ]
-            queue.put_run(some[0].queue_offset, b"".join(units), some[-1].physical_offset + some[-1].size)
-            if placer.listeners:  # they only wait for the queue to grow: the last message of each tagsCode is enough
-                for tags_code, request in dict(zip(tags_codes, some, strict=True)).items():
-                    placer.tell(request, tags_code)
+            ((last_at, last_size, _),) = UNIT.iter_unpack(some.units[-UNIT.size :])
+            queue.put_run(some.first, bytes(some.units), last_at + last_size)
+            self._tell_of_units(queue, some)
         if self._index is not None:
-            for request in requests:
-                if request.is_indexed:
-                    keys += _indexed_keys(request)
-        last = requests[-1]
-        self.last_store_timestamp = last.store_timestamp
-        self.reput_offset = last.physical_offset + last.size
+            for note in notes:
+                if isinstance(note.keys, bytes):
+                    self._index.add_hashed(np.frombuffer(note.keys, HASHED_KEY_DTYPE))
+                else:
+                    self._index.add([IndexedKey(*key) for key in note.keys])
+        self.last_store_timestamp = notes[-1].timestamp
+        self.reput_offset = notes[-1].end
         return True
 
-    def _noted_runs(
-        self, requests: Sequence[DispatchRequest]
-    ) -> list[tuple[ConsumeQueue, list[DispatchRequest]]] | None:
-        """The queued messages by queue. None if a queue is not open, or its messages do not simply continue it."""
+    def _noted_runs(self, notes: Sequence[PutNote]) -> list[tuple[ConsumeQueue, QueueUnits]] | None:
+        """The units by queue. None if a queue is not open, or its messages do not simply continue it."""
         if self._queues.types.has_any:
             return None
-        has_place = self.placer.has_place
-        of_queues: dict[tuple[str, int], list[DispatchRequest]] = {}
-        for request in requests:
-            if has_place(request):
-                of_queues.setdefault((request.topic, request.queue_id), []).append(request)
-            if request.sys_flag & INNER_BATCH_FLAG:
-                return None
+        of_queues: dict[tuple[str, int], QueueUnits] = {}
+        for note in notes:
+            for key, some in note.queues.items():
+                before = of_queues.get(key)
+                if before is None:
+                    if self.deleted.is_deleted(key[0], note.offset):
+                        return None
+                    of_queues[key] = QueueUnits(some.first, some.count, bytearray(some.units))
+                elif before.first + before.count != some.first:
+                    return None
+                else:
+                    before.units += some.units
+                    before.count += some.count
         runs = []
         for key, some in of_queues.items():
-            queue, first = self._queues.queues.get(key), some[0].queue_offset
-            if queue is None or not queue.is_open or not queue.follows(first):
-                return None
-            if some[-1].queue_offset - first != len(some) - 1:
+            queue = self._queues.queues.get(key)
+            if queue is None or not queue.is_open or not queue.follows(some.first):
                 return None
             runs.append((queue, some))
         return runs if len(runs) <= SLICE_QUEUES else None
+
+    def _tell_of_units(self, queue: ConsumeQueue, some: QueueUnits) -> None:
+        """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
+        if not self.placer.listeners:
+            return
+        lasts = {code: (place, at, size) for place, (at, size, code) in enumerate(UNIT.iter_unpack(some.units))}
+        for code, (place, at, size) in lasts.items():
+            self.placer.tell(DispatchRequest(queue.topic, queue.queue_id, some.first + place, at, size, 0, 0, {}), code)
 
     def _has_batch_topics(self, found: Dispatched) -> bool:
         """Whether some messages may need a batch consume queue."""
@@ -510,64 +542,66 @@ class Dispatcher:
             return False
         return any(types.is_batch(self._bulk.topics[number]) for number in np.unique(found.units["topic"]).tolist())
 
-    def _runs_of(self, found: Dispatched) -> list[_Run] | None:
-        """The new units by queues. None if a queue's units do not simply continue the queue."""
-        units = found.units
-        queues = units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF
-        units = units[np.argsort(queues, kind="stable")]
-        ends = np.flatnonzero(
-            (np.diff(units["topic"]) != 0) | (np.diff(units["queue_id"]) != 0) | (np.diff(units["queue_offset"]) != 1)
-        )
-        bounds = [0, *(ends + 1).tolist(), len(units)] if len(units) else []
+    def _runs_of(self, units: PlacedUnits, bounds: Sequence[int]) -> list[_Run] | None:
+        """The new units by queues, from ``_by_queue``. None if a queue's units do not simply continue the queue."""
+        added = np.ascontiguousarray(units["unit"])
+        message_ends = added["physical_offset"] + added["size"]
         runs: list[_Run] = []
         met: set[ConsumeQueue] = set()
         for begin, end in pairwise(bounds):
-            topic, queue_id, queue_offset, _ = units[begin].item()
+            topic, queue_id, queue_offset, (first, size, _) = units[begin].item()
             queue = self._queues.get_or_make(self._bulk.topics[topic], queue_id)
             if queue in met:
                 return None
             met.add(queue)
-            some = units["unit"][begin:end]
-            message_ends = some["physical_offset"] + some["size"]
-            known = int(np.searchsorted(message_ends, queue.max_physical_offset, side="right"))
-            if known and not queue_offset and self._queues.first_message(queue) != int(some["physical_offset"][0]):
-                return None  # the queue may start again here
-            if known == len(some):
-                continue
-            if not queue.follows(queue_offset + known):
+            if first + size <= queue.max_physical_offset:
+                known = int(message_ends[begin:end].searchsorted(queue.max_physical_offset, side="right"))
+                if not queue_offset and self._queues.first_message(queue) != first:
+                    return None  # the queue may start again here
+                if known == end - begin:
+                    continue
+                begin, queue_offset = begin + known, queue_offset + known
+            if not queue.follows(queue_offset):
                 return None
-            runs.append(_Run(queue, queue_offset + known, some[known:]))
+            runs.append(_Run(queue, queue_offset, added[begin:end]))
         return runs
 
     def _affordable_end(self, runs: list[_Run], end: int) -> int:
         """How far in the log to go in one slice. Opening or creating the files of a queue is slow."""
         if self._phase is Unscheduled.BUILDING:
             return end
-        cost, self._bulk_messages = 0, min(BULK_MESSAGES, 2 * self._bulk_messages)
-        for run in sorted(runs, key=lambda run: int(run.units["physical_offset"][0])):
-            cost += 1 if run.queue.is_open else OPEN_QUEUE_COST
+        self._bulk_messages = min(BULK_MESSAGES, 2 * self._bulk_messages)
+        costs = [1 if run.queue.is_open else OPEN_QUEUE_COST for run in runs]
+        if sum(costs) <= SLICE_QUEUES * OPEN_QUEUE_COST:
+            return end
+        self._bulk_messages, cost = MIN_BULK_MESSAGES * 2, 0
+        for begin, one in sorted(
+            (int(run.units["physical_offset"][0]), one) for run, one in zip(runs, costs, strict=True)
+        ):
+            cost += one
             if cost > SLICE_QUEUES * OPEN_QUEUE_COST:
-                self._bulk_messages = MIN_BULK_MESSAGES * 2
-                return int(run.units["physical_offset"][0])
+                end = begin
+                break
         return end
 
-    def _apply(self, runs: list[_Run], end: int) -> None:
-        """Add the units of messages before ``end`` to their queues."""
-        for queue, queue_offset, units in runs:
-            some = units[: int(np.searchsorted(units["physical_offset"], end))]
-            if len(some):
-                last = Unit(*some[-1].item())
-                queue.put_run(queue_offset, some.tobytes(), last.physical_offset + last.size)
-                self._notify_of_many(_Run(queue, queue_offset, some))
+    def _apply(self, runs: list[_Run]) -> None:
+        """Add the units to their queues."""
+        for run in runs:
+            queue, queue_offset, units = run
+            if len(units):
+                physical_offset, size, _ = units[-1].item()
+                queue.put_run(queue_offset, units.tobytes(), physical_offset + size)
+                if self.placer.listeners:
+                    self._notify_of_many(run)
 
     def _notify_of_many(self, run: _Run) -> None:
         """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
-        if not self.placer.listeners:
-            return
-        for place in _lasts(run.units["tags_code"].astype(np.int64)).tolist():
-            physical_offset, size, tags_code = run.units[place].item()
+        queue, queue_offset, units = run
+        lasts = dict(zip(units["tags_code"].tolist(), range(len(units)), strict=True))
+        for tags_code, place in lasts.items():
+            physical_offset, size, _ = units[place].item()
             request = DispatchRequest(
-                run.queue.topic, run.queue.queue_id, run.queue_offset + place, physical_offset, size, 0, 0, {}
+                queue.topic, queue.queue_id, queue_offset + place, physical_offset, size, 0, 0, {}
             )
             self.placer.tell(request, tags_code)
 
@@ -615,5 +649,5 @@ class Dispatcher:
         """Stop following the log. The next start dispatches the rest."""
         if isinstance(self._phase, SliceSchedule):
             self._phase.stop()
-            self._phase = Unscheduled.STOPPED
+            self._phase, self._queues.watcher = Unscheduled.STOPPED, None
         self.placer.notices.finish()

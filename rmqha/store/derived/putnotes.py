@@ -4,36 +4,32 @@ The notes are a short cut. They have a limit, and are lost when the node stops. 
 """
 
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Self
 
-from rmqha.store.derived.dispatchrequest import DispatchRequest
-from rmqha.wire.properties import parse_properties
+from rmqha.wire.sends.run import IndexKeys, Queue, QueueUnits, SendRun
 
-MOST_NOTES = 4096
-MOST_PROPERTIES_BYTES = 1024 * 1024
+MOST_MESSAGES = 4096
+MOST_KEYS = 16_384
 """Beyond these limits nothing is noted until dispatch has taken some."""
 
 
-KEY_SEPARATOR = b" "
-"""Between two keys in the property KEYS."""
-
-
 class PutNote(NamedTuple):
-    """The fields of a message's record (spec/store.md 3.1), with the bytes of its properties."""
+    """Messages that are in the log from ``offset`` to ``end``, with their units and keys. All have ``timestamp``."""
 
-    topic: str
-    queue_id: int
-    queue_offset: int
-    physical_offset: int
-    size: int
-    sys_flag: int
-    store_timestamp: int
-    properties: bytes
+    offset: int
+    end: int
+    timestamp: int
+    messages: int
+    queues: Mapping[Queue, QueueUnits]
+    keys: IndexKeys
+    key_count: int
 
-    def request(self) -> DispatchRequest:
-        """The same as ``read_dispatch_request`` reads from the record."""
-        return DispatchRequest(*self[:-1], parse_properties(str(self.properties, "utf-8", "surrogateescape")))
+    @classmethod
+    def of(cls, run: SendRun) -> Self:
+        """Of sends that a pass took."""
+        end = run.offset + len(run.records)
+        return cls(run.offset, end, run.timestamp, run.count, run.queues, run.keys, run.key_count)
 
 
 class PutNotes:
@@ -41,30 +37,36 @@ class PutNotes:
 
     def __init__(self) -> None:
         self._notes: deque[PutNote] = deque()
-        self._properties_bytes = 0
+        self._messages = 0
+        self._keys = 0
 
-    def add(self, notes: Sequence[PutNote]) -> None:
+    def add(self, note: PutNote) -> None:
         """Note messages that are in the log now."""
-        if len(self._notes) < MOST_NOTES and self._properties_bytes < MOST_PROPERTIES_BYTES:
-            self._notes.extend(notes)
-            self._properties_bytes += sum(len(note.properties) for note in notes)
+        if self._messages < MOST_MESSAGES and self._keys < MOST_KEYS:
+            self._notes.append(note)
+            self._messages += note.messages
+            self._keys += note.key_count
 
-    def take(self, offset: int, most: int, most_keys: int) -> list[DispatchRequest]:
-        """Messages from ``offset`` of the log on, one after another without a gap; empty if none is noted there.
+    def take(self, offset: int, most_messages: int, most_keys: int) -> list[PutNote]:
+        """Notes from ``offset`` of the log on, one after another without a gap; empty if there is none.
 
-        At most ``most``, and none after the first that could bring the spaces between their keys above ``most_keys``.
+        None after the first that has more than the most messages or keys together with those before it.
         """
         notes = self._notes
-        while notes and notes[0].physical_offset < offset:
-            self._properties_bytes -= len(notes.popleft().properties)
-        found: list[DispatchRequest] = []
-        spaces = 0
-        while notes and notes[0].physical_offset == offset and len(found) < most:
-            spaces += notes[0].properties.count(KEY_SEPARATOR)
-            if spaces > most_keys and found:
+        while notes and notes[0].offset < offset:
+            self._take_first()
+        found: list[PutNote] = []
+        while notes and notes[0].offset == offset:
+            most_messages -= notes[0].messages
+            most_keys -= notes[0].key_count
+            if found and (most_messages < 0 or most_keys < 0):
                 break
-            note = notes.popleft()
-            self._properties_bytes -= len(note.properties)
-            found.append(note.request())
-            offset += note.size
+            found.append(self._take_first())
+            offset = found[-1].end
         return found
+
+    def _take_first(self) -> PutNote:
+        note = self._notes.popleft()
+        self._messages -= note.messages
+        self._keys -= note.key_count
+        return note

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zope.interface import Interface
+
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BATCH_QUEUE_FOLDER, BATCH_UNIT_SIZE, BatchConsumeQueue
 from rmqha.store.derived.consumequeue import (
@@ -23,6 +25,13 @@ MAX_OPEN_QUEUES = max(8, min(1024, MAX_UNFLUSHED_FILES))
 """With more queues than this, files are opened when they are needed and closed after each slice."""
 
 QueueKey = tuple[str, int]
+
+
+class IReadWatcher(Interface):
+    """Wants to know when queues are read."""
+
+    def queue_read() -> None:
+        """A queue is read now, or its end is asked for. It is called for each read: it must be cheap."""
 
 
 class QueueTable:
@@ -56,6 +65,7 @@ class QueueTable:
         self._topic_folder = folder
         """The folder of the last topic. Making paths is slow with many queues."""
         self._problems = problems
+        self.watcher: IReadWatcher | None = None
         self._open_all(folder)
 
     def _open_all(self, folder: Path) -> None:
@@ -131,7 +141,9 @@ class QueueTable:
         queue.close()
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, None if it has never had a message."""
+        """The queue, for a reader. None if it has never had a message."""
+        if self.watcher is not None:
+            self.watcher.queue_read()
         queue = self.queues.get((topic, queue_id))
         if queue is not None and self._has_many:
             self._recently_read[queue] = None

@@ -186,7 +186,7 @@ class CommitLog:
 
     def _file_for_append(self) -> MappedFile:
         tail = self._tail
-        if tail is None or not tail.base_offset <= self.max_offset < tail.base_offset + tail.file_size:
+        if tail is None or not tail.holds(self.max_offset):
             base = self.max_offset - self.max_offset % self.segment_size
             self._trim_open()
             self._queue.flush_surplus(base)
@@ -214,11 +214,12 @@ class CommitLog:
         limit = self.max_offset if limit is None else min(limit, self.max_offset)
         result = Scan(end=start)
         while result.end < limit and result.problem is None:
-            mapped_file = self._find(result.end)
-            segment_limit = min(limit, mapped_file.end_offset)
-            found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, segment_limit)
-            result = result.then(found)
-            if found.end < mapped_file.end_offset:
+            tail = self._tail
+            mapped_file = tail if tail is not None and tail.holds(result.end) else self._find(result.end)
+            segment_end = mapped_file.end_offset
+            found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, min(limit, segment_end))
+            result = found if result.end == start else result.then(found)
+            if found.end < segment_end:
                 break
         return result
 
@@ -236,7 +237,9 @@ class CommitLog:
         """Up to ``limit_bytes`` written bytes at ``offset``, within one segment; None if ``offset`` is not written."""
         if not self.min_offset <= offset < self.max_offset:
             return None
-        mapped_file = self._find(offset)
+        mapped_file = self._tail  # nearly always the one
+        if mapped_file is None or not mapped_file.base_offset <= offset < mapped_file.end_offset:
+            mapped_file = self._find(offset)
         position = offset - mapped_file.base_offset
         end = min(position + limit_bytes, self.max_offset - mapped_file.base_offset, mapped_file.file_size)
         return memoryview(mapped_file.segment)[position:end]

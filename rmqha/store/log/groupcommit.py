@@ -62,8 +62,8 @@ class GroupCommit:
             earliest = self._clock.seconds() + self._timeout
             while self._requests and self._requests[0].next_offset <= offset:
                 request = self._requests.popleft()
-                self.durations.observe(earliest - request.deadline)
                 request.done.callback(True)
+                self.durations.observe(earliest - request.deadline)
         if not self._requests:
             self._stop_timer()
 

@@ -119,6 +119,10 @@ class MappedFile:
         """The offset that follows the segment."""
         return self.base_offset + self.file_size
 
+    def holds(self, offset: int) -> bool:
+        """Whether this offset is in the segment."""
+        return self.base_offset <= offset < self.base_offset + self.file_size
+
     def write(self, position: int, *pieces: Buffer) -> None:
         """Write all pieces at ``position``, one after another. Raises OSError."""
         try:
@@ -711,9 +715,9 @@ class MappedFileQueue:
 
     def trim_open(self, flushed_offset: int) -> None:
         """Close the least recently used segments, if too many are open. Unflushed ones stay open."""
-        if len(self._open) <= MAX_OPEN_FILES:  # nearly always
+        if len(self._open) <= MAX_OPEN_FILES:
             return
-        for base in list(self._open)[: len(self._open) - MAX_OPEN_FILES]:
+        for base in list(self._open)[: max(0, len(self._open) - MAX_OPEN_FILES)]:
             if base + self.file_size <= flushed_offset or base in self.flushed_early:
                 self._forget(base)
 

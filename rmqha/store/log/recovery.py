@@ -10,7 +10,7 @@ else is damage: recovery changes nothing and raises LogDamaged, unless it is all
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
@@ -261,7 +261,7 @@ def _without_torn_end(log: CommitLog, found: Scan, start: int) -> Scan:
         return found
     if not has_unwritten_end(view):
         return found
-    return replace(log.scan(start, at), problem="the end of the record was never written")
+    return log.scan(start, at)._replace(problem="the end of the record was never written")
 
 
 def has_unwritten_end(view: memoryview) -> bool:

@@ -18,7 +18,7 @@ from rmqha.broker.background.schedule import ScheduleMessageService
 from rmqha.ha.admission.allowlist import AllowList, SlaveCheck
 from rmqha.ha.master.protocol import HAMasterProtocol
 from rmqha.ha.master.serving import LogServing
-from rmqha.ha.slave.forkprobe import MasterRange, OurLog, find_fork_with_master
+from rmqha.ha.slave.forkprobe import OurLog, find_fork_with_master
 from rmqha.ha.slave.questions import MasterAccess
 from rmqha.ha.slave.replica import MasterView
 from rmqha.ha.slave.selfrepair import SourceUnreachable
@@ -47,6 +47,7 @@ from rmqha.testing.sim.audit import DELAY_SECONDS
 from rmqha.testing.sim.disk import SimDisk
 from rmqha.testing.sim.network import End, Network
 from rmqha.testing.sim.process import Process, ProcessDied
+from rmqha.wire.brokerinfo import MasterRange
 
 Work = Callable[[Process], Coroutine[Any, Any, str]]
 """What a command does; it returns a line for the trace."""

@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from rmqha.broker.background.schedule import delivered_message
+from rmqha.broker.requests.ordinarysends import OrdinarySends
 from rmqha.broker.requests.recall import RecallProcessor
 from rmqha.broker.requests.send import ITransactions, SendMessageProcessor, slave_processors
 from rmqha.broker.requests.stamps import Stamps
@@ -40,6 +41,7 @@ from tests.acl.granted import Granted
 from tests.broker.brokerstore import NOW_MS, BrokerStoreTestCase, Client, SetWallClock, own_addresses
 from tests.ha.doubles import PEER, log_lines
 from tests.remoting.test_protocol import commands_in, frame
+from tests.store.test_putwaits import FakeReplicas
 
 STORE_HOST = Host(bytes((192, 0, 2, 20)), 10911)
 BORN_HOST = Host(bytes((192, 0, 2, 7)), PEER.port)
@@ -90,7 +92,11 @@ class CountedPuts(BrokerStats):
 
 
 class SendTestCase(BrokerStoreTestCase):
-    """A master with topic T of four queues; ``send`` sends to it, ``stored`` is what lies in the log."""
+    """A master with topic T of four queues; ``send`` sends to it, ``stored`` is what lies in the log.
+
+    ``peer`` is connected as to a port of a node: the pass takes its ordinary sends. ``slow_peer`` has only
+    the processors.
+    """
 
     def setUp(self) -> None:
         super().setUp()
@@ -104,15 +110,18 @@ class SendTestCase(BrokerStoreTestCase):
         self.groups = SubscriptionGroupManager(self.folder, self.settings, SetWallClock())
         self.prepared: list[Message] = []
         self.counted: list[tuple[str, int, int]] = []
+        stamps, self.stats = Stamps(own_addresses(str(STORE_HOST)), SetWallClock()), CountedPuts(self.counted)
         self.processor = SendMessageProcessor(
             self.store,
             self.settings,
             BrokerTables(self.topics, self.groups, ConsumerOffsetManager(self.folder, self.clock, 5000, execute)),
-            Stamps(own_addresses(str(STORE_HOST)), SetWallClock()),
+            stamps,
             PlayedTransactions(self.store, self.prepared),
-            CountedPuts(self.counted),
+            self.stats,
         )
-        self.peer = self.client(self.processor.processors())
+        self.ordinary_sends = OrdinarySends(self.store, self.settings, self.topics, stamps, self.stats, None)
+        self.peer = self.client(self.processor.processors(), self.ordinary_sends)
+        self.slow_peer = self.client(self.processor.processors())
 
     def request(
         self,
@@ -195,7 +204,9 @@ class TogetherTests(SendTestCase):
             fields = answers[number].ext_fields
             self.assertEqual((fields["queueId"], fields["queueOffset"]), (str(number % 2), str(record.queue_offset)))
             self.assertEqual(dict(fields) | IN_EVERY_ANSWER, dict(fields))
-        self.assertEqual(self.counted, [("T", 5, sum(record.total_size for record in records))])
+        sizes = [record.total_size for record in records]
+        self.assertEqual(self.counted, [("T", 3, sum(sizes[::2])), ("T", 2, sum(sizes[1::2]))], "by queue")
+        self.assertEqual(self.stats.sends_taken, 5)
 
     def test_one_that_is_refused_is_refused_alone(self) -> None:
         answers = self.answers(
@@ -261,7 +272,7 @@ class TogetherTests(SendTestCase):
                 told = self.answers(*requests)
                 answers = [told[number] for number in range(len(requests))]
             else:
-                answers = [self.deliver(request)[0] for request in requests]
+                answers = [self.deliver(request, self.slow_peer)[0] for request in requests]
             log = self.store.commit_log
             logs.append(
                 (
@@ -482,13 +493,15 @@ class SendTests(SendTestCase):
         self.assertGreater(self.store.commit_log.max_offset, 0)
 
     def test_each_client_is_told_apart(self) -> None:
-        self.send()
-        other = self.client(self.processor.processors())
-        (answer,) = self.deliver(self.request(), other)
-        self.stored(answer)
-        self.assertEqual(len(self.processor._born_hosts), 2)
-        other.line.lose()
-        self.assertEqual(list(self.processor._born_hosts), [self.peer.protocol])
+        delayed = self.request(properties={"DELAY": "1"})
+        for teller, request in ((self.ordinary_sends, self.request()), (self.processor, delayed)):
+            self.send(request)
+            other = self.client(self.processor.processors(), self.ordinary_sends)
+            (answer,) = self.deliver(request, other)
+            self.stored(answer)
+            self.assertEqual(len(teller._born_hosts), 2)
+            other.line.lose()
+            self.assertEqual(list(teller._born_hosts), [self.peer.protocol])
 
     def test_what_is_stored_is_counted(self) -> None:
         size = self.stored(self.send()).total_size
@@ -571,10 +584,15 @@ class PropertyTests(SendTestCase):
             self.assertEqual(message.is_wait_store_msg_ok, waits, text)
 
     def test_those_of_one_read_wait_unless_they_say_otherwise(self) -> None:
-        with patch.object(self.store, "put_together", return_value=Deferred()) as put:
-            self.assertEqual(self.deliver(self.request(properties={"WAIT": "true"})), [])
-        (messages,) = put.call_args.args
-        self.assertEqual([message.is_wait_store_msg_ok for message in messages], [True])
+        replicas = FakeReplicas(self.clock)
+        self.store.replicate_by(replicas)
+        waits = "true", None, "TRUE", "false"
+        requests = [self.request(properties={} if text is None else {"WAIT": text}) for text in waits]
+        self.peer.line.deliver(b"".join(frame(request._replace(opaque=at)) for at, request in enumerate(requests)))
+        self.assertEqual([answer.opaque for answer in self.peer.answers()], [3])
+        replicas.reached(self.store.commit_log.max_offset)
+        self.assertEqual([(answer.code, answer.opaque) for answer in self.peer.answers()], [(0, 0), (0, 1), (0, 2)])
+        self.assertEqual(self.stats.sends_taken, 2)
 
     def test_the_cluster_is_this_ones(self) -> None:
         record = self.stored(self.send(properties={"CLUSTER": "elsewhere", "TAGS": "A"}))
@@ -724,8 +742,18 @@ class OutcomeTests(SendTestCase):
         """What a put that ends so answers."""
         appended = self.successResultOf(self.store.put_message(Message("T", b"x", store_host=STORE_HOST))).append
         result = PutMessageResult(status, appended if stored else None)
-        with patch.object(self.store, "put_together", return_value=[result]):
-            return self.send()
+        with (
+            patch.object(self.store, "put_message", lambda message: succeed(result)),
+            patch.object(self.store.puts, "put_run", return_value=status if stored else None) as put_run,
+        ):
+            (slowly,) = self.deliver(self.request(), self.slow_peer)
+            put_run.assert_not_called()
+            answer = self.send()
+            put_run.assert_called_once()
+        self.assertEqual(
+            (answer.code, answer.remark, set(answer.ext_fields)), (slowly[0], slowly.remark, {*slowly.ext_fields})
+        )
+        return answer
 
     def test_what_is_stored_says_where_whatever_it_waited_for(self) -> None:
         for status, code in STORED.items():
@@ -743,13 +771,20 @@ class OutcomeTests(SendTestCase):
         self.assertEqual({*STORED, *NOT_STORED}, set(PutMessageStatus))
 
     def test_an_answer_comes_when_the_put_ends(self) -> None:
-        putting: Deferred[list[PutMessageResult]] = Deferred()
+        putting: Deferred[PutMessageResult] = Deferred()
+        passing: Deferred[PutMessageStatus] = Deferred()
         appended = self.successResultOf(self.store.put_message(Message("T", b"x"))).append
-        with patch.object(self.store, "put_together", return_value=putting):
+        with (
+            patch.object(self.store, "put_message", return_value=putting),
+            patch.object(self.store.puts, "put_run", return_value=passing),
+        ):
             self.assertEqual(self.deliver(self.request()), [])
-        putting.callback([PutMessageResult(PutMessageStatus.PUT_OK, appended)])
-        (answer,) = self.peer.answers()
-        self.assertEqual((answer.code, answer.opaque), (0, 7))
+            self.assertEqual(self.deliver(self.request(), self.slow_peer), [])
+        passing.callback(PutMessageStatus.PUT_OK)
+        putting.callback(PutMessageResult(PutMessageStatus.PUT_OK, appended))
+        for peer in (self.peer, self.slow_peer):
+            (answer,) = peer.answers()
+            self.assertEqual((answer.code, answer.opaque), (0, 7))
 
 
 class TransactionIdTests(SendTestCase):

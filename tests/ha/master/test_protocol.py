@@ -3,13 +3,15 @@
 from twisted.internet.address import IPv4Address
 
 from rmqha.ha.admission.limits import HALimits
-from rmqha.ha.master.protocol import WRITE_BYTES, HAConnectionState
+from rmqha.ha.master.protocol import WRITE_BYTES, HAConnectionState, MasterOptions
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import TRANSFER_HEADER, Transfer, encode_report
 from tests.ha.doubles import (
     PEER,
     PEER_NAME,
     SEGMENT_SIZE,
+    LineTransport,
+    append,
     heartbeat,
     log_lines,
     make_image,
@@ -138,6 +140,76 @@ class FramingTests(MasterTestCase):
         self.factory.doStop()
         self.grow(IMAGE)
         self.assertEqual(transport.take(), b"")
+
+
+class GatheringTests(MasterTestCase):
+    """When new bytes are sent: within their append, or together at the end of the reactor's round."""
+
+    def begin(self, options: MasterOptions | None = None) -> LineTransport:
+        """A slave holds the first four messages, and has said so."""
+        self.serve(memory_log(IMAGE.prefix(IMAGE.messages[4])))
+        if options is not None:
+            self.factory.options = options
+        _, transport = self.request(IMAGE.messages[4])
+        transport.take()
+        return transport
+
+    def append(self, *numbers: int) -> None:
+        """The log grows to the start of each of these messages, in one round."""
+        for number in numbers:
+            append(self.log, IMAGE.prefix(IMAGE.messages[number]))
+
+    def check(self, transport: LineTransport, first: int, end: int) -> None:
+        """Messages from one number to before another are what was sent."""
+        self.assertEqual(transfers_in(transport.take()), IMAGE.transfers(IMAGE.messages[first], IMAGE.messages[end]))
+
+    def test_a_slave_that_holds_everything_gets_a_message_within_its_append(self) -> None:
+        transport = self.begin()
+        self.append(5)
+        self.check(transport, 4, 5)
+        self.assertFalse([call for call in self.clock.getDelayedCalls() if call.getTime() <= self.clock.seconds()])
+
+    def test_what_comes_before_its_report_waits_for_the_end_of_the_round(self) -> None:
+        transport = self.begin()
+        self.append(5, 6)
+        self.check(transport, 4, 5)
+        self.clock.advance(0)
+        self.check(transport, 5, 6)
+        self.append(7)
+        self.assertEqual(transport.take(), b"")
+        self.clock.advance(0)
+        transport.deliver(encode_report(IMAGE.messages[7]))
+        transport.take()
+        self.append(8)
+        self.check(transport, 7, 8)
+
+    def test_after_a_round_of_many_appends_the_first_waits_for_the_others(self) -> None:
+        transport = self.begin()
+        self.append(5, 6, 7)
+        self.clock.advance(0)
+        transport.deliver(encode_report(IMAGE.messages[7]))
+        transport.take()
+        self.append(8, 9)
+        self.assertEqual(transport.take(), b"")
+        self.clock.advance(0)
+        self.check(transport, 7, 9)
+        transport.deliver(encode_report(IMAGE.messages[9]))
+        self.append(10)
+        self.assertEqual(transport.take(), b"")
+        self.clock.advance(0)
+        self.check(transport, 9, 10)
+        transport.deliver(encode_report(IMAGE.messages[10]))
+        self.append(11)
+        self.check(transport, 10, 11)
+
+    def test_if_nobody_waits_for_slaves_a_message_waits_for_further_ones(self) -> None:
+        transport = self.begin(MasterOptions(BATCH_BYTES, gather_seconds=0.002))
+        self.append(5)
+        self.clock.advance(0.001)
+        self.assertEqual(transport.take(), b"")
+        self.append(6)
+        self.clock.advance(0.001)
+        self.check(transport, 4, 6)
 
 
 class HeartbeatTests(MasterTestCase):

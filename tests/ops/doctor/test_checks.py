@@ -8,6 +8,7 @@ from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops.doctor.checks import CHECKS, examine, has_failed
 from rmqha.ops.doctor.facts import AskedBroker, Facts, HeldSlot, Judgement, OpenFiles, ServerListing, Store, clock_ahead
 from rmqha.ops.doctor.findings import CheckResult
+from rmqha.wire import compiled
 
 PASS, WARN, FAIL, SKIP = CheckResult.PASS, CheckResult.WARN, CheckResult.FAIL, CheckResult.SKIP
 GIB = 1 << 30
@@ -292,6 +293,14 @@ class ClusterTests(CheckTestCase):
             self.assertNotIn(PASS, self.verdicts("name-servers", facts))
         dead = replace(PAIR, name_servers=(SERVERS[0], ServerListing("ns2:9876", "refused")))
         self.assertEqual(self.verdicts("name-servers", dead), [FAIL, SKIP])
+
+    def test_only_a_kernel_that_cannot_be_used_is_warned_of(self) -> None:
+        for implementation in compiled.FINE_IMPLEMENTATIONS:
+            facts = Facts((MASTER,), (replace(STORE, implementation=implementation),))
+            self.assertEqual(self.verdicts("kernel", facts), [SKIP, PASS])
+        unusable = replace(STORE, implementation=f"{compiled.PLAIN}built for another rmqha (0.9, contract 1)")
+        self.assertEqual(self.verdicts("kernel", Facts(stores=(unusable,))), [WARN])
+        self.assertEqual(self.verdicts("kernel", Facts(stores=(STORE,))), [SKIP])
 
     def test_registered_addresses(self) -> None:
         one = replace(PAIR, name_servers=SERVERS[:1])

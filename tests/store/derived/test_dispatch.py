@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from rmqha.kit.progress import IBar
 from rmqha.store.derived import consumequeue, dispatch, placing
-from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
+from rmqha.store.derived.consumequeue import UNIT, ConsumeQueue, Unit
 from rmqha.store.derived.dispatch import (
     BULK_PAUSE_SECONDS,
     BUSY_PAUSE_SECONDS,
@@ -45,11 +45,22 @@ from rmqha.wire.record import (
     Host,
     Record,
 )
+from rmqha.wire.sends.run import QueueUnits
 from tests.fixtures import new_folder
 from tests.store.logs import SEGMENT_SIZE
 from tests.store.queues import FOREVER, Expected, Writer, check_index, expected_of, expected_of_records, records_of
 
 V4, V6 = Host(b"\x0a\1\2\3", 40000), Host(bytes(range(16)), 40000)
+
+
+def note_of(record: Record) -> PutNote:
+    """What a pass notes of a message."""
+    offset, size, timestamp = record.physical_offset, record.total_size, record.store_timestamp
+    queue = record.topic, record.queue_id
+    request = DispatchRequest(*queue, record.queue_offset, offset, size, record.sys_flag, timestamp, record.properties)
+    units = QueueUnits(record.queue_offset, 1, bytearray(UNIT.pack(offset, size, request.tags_code(DelayLevels()))))
+    keys = [(f"{record.topic}#{key}", offset, timestamp) for key in request.index_keys()]
+    return PutNote(offset, offset + size, timestamp, 1, {queue: units}, keys, len(keys))
 
 
 class DispatchTestCase(SynchronousTestCase):
@@ -551,21 +562,7 @@ class SliceTests(DispatchTestCase):
         self.writer.put()
         self.assert_slices(1)  # its queue is open
         for record in self.put_with_keys(10):
-            stored = record.properties_stored.encode()
-            self.dispatcher.notes.add(
-                [
-                    PutNote(
-                        record.topic,
-                        record.queue_id,
-                        record.queue_offset,
-                        record.physical_offset,
-                        record.total_size,
-                        record.sys_flag,
-                        record.store_timestamp,
-                        stored,
-                    )
-                ]
-            )
+            self.dispatcher.notes.add(note_of(record))
         self.assert_slices(4, 7, 10, 11)
         self.check()
 

@@ -15,12 +15,16 @@ from zope.interface import implementer
 from rmqha.kit.wallclock import IWallClock
 from rmqha.settings.settings import Settings
 from rmqha.store.derived import putnotes
+from rmqha.store.derived.consumequeue import UNIT
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request
 from rmqha.store.derived.putnotes import PutNote, PutNotes
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
+from rmqha.wire.delay import DelayLevels
 from rmqha.wire.record import Host
+from rmqha.wire.sends.run import Queue
 from tests.fixtures import new_folder
+from tests.store.sends import Sends
 from tests.store.test_put import NOW_MS
 
 HOSTS = st.sampled_from([Host(b"\x7f\0\0\x01", 1), Host(bytes(16), 2)])
@@ -44,44 +48,54 @@ MESSAGES = st.lists(
 )
 
 
-def note(offset: int, size: int = 100, properties: bytes = b"") -> PutNote:
-    """Of a message there."""
-    return PutNote("T", 0, offset // size, offset, size, 0, NOW_MS, properties)
+def note(offset: int, size: int = 100, messages: int = 1, keys: int = 0) -> PutNote:
+    """Of messages there."""
+    return PutNote(offset, offset + size, NOW_MS, messages, {}, [("T#k", offset, NOW_MS)] * keys, keys)
 
 
 class PutNotesTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.notes = PutNotes()
 
-    def offsets(self, offset: int, most: int = 100) -> list[int]:
+    def add(self, *notes: PutNote) -> None:
+        for each in notes:
+            self.notes.add(each)
+
+    def offsets(self, offset: int, most: int = 100, most_keys: int = 1000) -> list[int]:
         """Of the messages noted there."""
-        return [request.physical_offset for request in self.notes.take(offset, most, 1000)]
+        return [each.offset for each in self.notes.take(offset, most, most_keys)]
 
     def test_consecutive_ones_are_taken_once(self) -> None:
-        self.notes.add([note(0), note(100), note(200)])
+        self.add(note(0), note(100), note(200))
         self.assertEqual(self.offsets(0, most=2), [0, 100])
         self.assertEqual(self.offsets(200), [200])
         self.assertEqual(self.offsets(200), [])
 
     def test_a_gap_ends_them(self) -> None:
-        self.notes.add([note(0), note(200)])
+        self.add(note(0), note(200))
         self.assertEqual(self.offsets(0), [0])
         self.assertEqual(self.offsets(100), [])
         self.assertEqual(self.offsets(200), [200])
 
     def test_what_was_dispatched_from_the_log_is_dropped(self) -> None:
-        self.notes.add([note(0), note(100), note(200)])
+        self.add(note(0), note(100), note(200))
         self.assertEqual(self.offsets(200), [200])
 
+    def test_no_more_messages_or_keys_are_taken_than_wanted_but_one_note_always_is(self) -> None:
+        self.add(note(0, messages=3), note(100, messages=2, keys=4), note(200, keys=7), note(300))
+        self.assertEqual(self.offsets(0, most=4), [0])
+        self.assertEqual(self.offsets(100, most_keys=10), [100])
+        self.assertEqual(self.offsets(200, most=1, most_keys=3), [200])
+        self.assertEqual(self.offsets(300), [300])
+
     def test_they_have_limits(self) -> None:
-        self.notes.add([note(at * 100) for at in range(putnotes.MOST_NOTES)])
-        self.notes.add([note(putnotes.MOST_NOTES * 100)])
-        self.assertEqual(len(self.offsets(0, most=10 * putnotes.MOST_NOTES)), putnotes.MOST_NOTES)
-        large = b"x" * putnotes.MOST_PROPERTIES_BYTES
-        self.notes.add([note(0, properties=large)])
-        self.notes.add([note(100)])
+        self.add(*[note(at * 100) for at in range(putnotes.MOST_MESSAGES)])
+        self.add(note(putnotes.MOST_MESSAGES * 100))
+        self.assertEqual(len(self.offsets(0, most=10 * putnotes.MOST_MESSAGES)), putnotes.MOST_MESSAGES)
+        self.add(note(0, keys=putnotes.MOST_KEYS))
+        self.add(note(100))
         self.assertEqual(self.offsets(0), [0])
-        self.notes.add([note(100)])
+        self.add(note(100))
         self.assertEqual(self.offsets(100), [100])
 
 
@@ -109,20 +123,32 @@ class EqualTests(SynchronousTestCase):
         store.start_dispatching(self.clock, lambda failure: None)
         return store
 
+    def sends_of(self, store: MessageStore, messages: Sequence[Message]) -> Sends:
+        """A connection from the host of the first message."""
+        return Sends(store, messages[0].born_host, "CLUSTER\x01C") if messages else Sends(store)
+
     @given(MESSAGES)
-    def test_a_note_is_what_the_record_says(self, messages: Sequence[Message]) -> None:
+    def test_a_note_is_what_the_records_say(self, messages: Sequence[Message]) -> None:
         store = self.open(takes_notes=True)
         noted: list[PutNote] = []
-        self.patch(store.derived.dispatcher.notes, "add", noted.extend)
-        results = store.put_together(messages)
-        assert isinstance(results, list)
-        log, found = store.commit_log, []
+        self.patch(store.derived.dispatcher.notes, "add", noted.append)
+        puts = self.sends_of(store, messages).put(*messages)
         for each in noted:
-            data = log.select(each.physical_offset, each.size)
-            assert data is not None
-            found.append(read_dispatch_request(data, 0))
-        self.assertEqual([each.request() for each in noted], found)
-        self.assertEqual(len(noted), sum(result.is_stored for result in results))
+            requests = requests_of(store, each)
+            queues: dict[Queue, list[DispatchRequest]] = {}
+            for request in requests:
+                queues.setdefault((request.topic, request.queue_id), []).append(request)
+            self.assertEqual(
+                {queue: (units.first, units.count, bytes(units.units)) for queue, units in each.queues.items()},
+                {queue: (some[0].queue_offset, len(some), units_of(some)) for queue, some in queues.items()},
+            )
+            keys = [
+                (f"{request.topic}#{key}", request.physical_offset, request.store_timestamp)
+                for request in requests
+                for key in request.index_keys()
+            ]
+            self.assertEqual((each.keys, each.key_count, each.messages), (keys, len(keys), len(requests)))
+        self.assertEqual(sum(each.messages for each in noted), sum(put.by_pass for put in puts))
         store.abandon()
 
     @given(st.lists(MESSAGES, max_size=4))
@@ -134,7 +160,7 @@ class EqualTests(SynchronousTestCase):
             arrived = Arrivals()
             store.subscribe(arrived)
             for messages in reads:
-                store.put_together(messages)
+                self.sends_of(store, messages).put(*messages)
                 self.clock.pump([0.01] * 20)
             self.assertEqual(store.derived.dispatcher.behind_bytes, 0)
             store.derived.dispatcher.write_pending()
@@ -143,6 +169,25 @@ class EqualTests(SynchronousTestCase):
                 (contents(store.root / "consumequeue"), contents(store.root / "index", named=False), arrived.last)
             )
         self.assertEqual(found[0], found[1])
+
+
+def requests_of(store: MessageStore, note: PutNote) -> list[DispatchRequest]:
+    """What the log says of the messages of a note."""
+    found, at = [], note.offset
+    while at < note.end:
+        data = store.commit_log.get_data(at, note.end - at)
+        assert data is not None
+        request = read_dispatch_request(data, 0)
+        assert isinstance(request, DispatchRequest)
+        found.append(request)
+        at += request.size
+    return found
+
+
+def units_of(requests: Sequence[DispatchRequest]) -> bytes:
+    """Of messages of one queue."""
+    levels = DelayLevels()
+    return b"".join(UNIT.pack(each.physical_offset, each.size, each.tags_code(levels)) for each in requests)
 
 
 class Arrivals:
