@@ -91,3 +91,16 @@ class RoundTests(SynchronousTestCase):
         requests = [RemotingCommand(ECHO, 1, body=b"one"), RemotingCommand(BREAK, 2)]
         self.protocol.dataReceived(b"".join(map(frame, requests)))
         self.assertEqual(self.answers(), [])
+
+    def test_answers_between_begin_and_end_are_one_write(self) -> None:
+        self.ask(b"", b"", code=LATER)
+        self.protocol.begin_round()
+        for answer in self.later:
+            answer.callback(RemotingCommand(ResponseCode.SUCCESS, body=b"held"))
+        self.assertEqual(self.line.writes, [])
+        self.protocol.end_round()
+        self.assertEqual(self.answers(), [(1, 4), (2, 4)])
+        self.assertEqual(len(self.line.writes), 1)
+        self.ask(b"", code=LATER, first=3)
+        self.later[-1].callback(RemotingCommand(ResponseCode.SUCCESS))
+        self.assertIn(self.line, self.reactor.writers, "after the end the reactor writes")

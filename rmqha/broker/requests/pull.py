@@ -2,12 +2,8 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-<<<<<<< HEAD
 from functools import lru_cache
-from typing import NamedTuple, Self
-=======
 from typing import TYPE_CHECKING, NamedTuple, Self
->>>>>>> int29
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -251,12 +247,17 @@ class PullRequestHoldService(PeriodicService):
 
     def _wake_some(self) -> None:
         self._waking = None
+        connections: dict[RemotingProtocol, None] = {}
         for _ in range(min(WOKEN_AT_ONCE, len(self._woken))):
             pull = self._woken.popleft()
             if pull.connection.is_open:
+                connections[pull.connection] = None
+                pull.connection.begin_round()
                 pull.woken.callback(None)
                 if pull.connection.turns.has_answered_enough:
                     break
+        for connection in connections:
+            connection.end_round()
         if self._woken and self._waking is None:
             self._waking = self.timer.callLater(0, self._wake_some)
 
