@@ -452,7 +452,7 @@ def _int32(value: Any) -> int:
 
 
 def texts_of(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Header fields of a JSON header as texts. Clients in C++ and JavaScript send numbers as such; null is no value."""
+    """The header fields of JSON as texts, without nulls. Clients in C++ and JavaScript send numbers without quotes."""
     return {key: _scalar(value) for key, value in fields.items() if value is not None}
 
 

@@ -633,7 +633,7 @@ MUTANTS = (
         SENDS + "plain.py",
         "if position + size > place.limit:",
         "if position + size > place.limit + 1:",
-        PASS,
+        ("tests/store/test_put.py", *PASS),
     ),
     Mutant(
         "a pass takes a queue that is one too high",
@@ -675,7 +675,7 @@ MUTANTS = (
         B + "requests/ordinarysends.py",
         "        if topic in self._puts.appender.closed_topics:\n            return None\n",
         "",
-        PASS,
+        ("tests/broker/requests/test_send.py", *PASS),
     ),
     # The log as data
     Mutant(

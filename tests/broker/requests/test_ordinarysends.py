@@ -201,6 +201,13 @@ class EqualTests(PlainTests):
         stats = self.check_each(odd, has_acl=True)
         self.assertGreaterEqual(stats.sends_taken, len(odd))
 
+    def test_a_topic_that_is_deleted_between_sends(self) -> None:
+        delete = frame(RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, 110, ext_fields={"topic": "U"}))
+        send = Send({**USUAL, "topic": "U"}).frame
+        for happens in ([], [Event(name="time")], [Event(name="time", number=30)]):
+            script = [Event(data=send * 2 + delete + send * 2), *happens, Event(1, send * 2)]
+            self.check(Scenario({}, False, 128, script))
+
     def test_a_lease_that_ends_between_append_and_answer(self) -> None:
         read = Event(data=Send(USUAL).frame * 3)
         for changed in (FLUSH, SYNC):

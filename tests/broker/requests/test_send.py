@@ -227,6 +227,14 @@ class TogetherTests(SendTestCase):
         self.assertEqual(offsets, sorted(offsets))
         self.assertEqual(answers[3].code, 3)
 
+    def test_a_topic_that_is_being_deleted_takes_none(self) -> None:
+        self.store.puts.appender.closed_topics = {"T"}
+        answers = self.answers(self.request(), self.request())
+        (slowly,) = self.deliver(self.request(), self.slow_peer)
+        self.assertNotEqual(slowly.code, 0)
+        self.assertEqual([answers[number].code for number in range(2)], [slowly.code] * 2)
+        self.assertEqual(self.store.commit_log.max_offset, 0)
+
     def test_topics_are_counted_apart(self) -> None:
         self.topics.update(TopicConfig("U", 4, 4))
         self.answers(self.request(), self.request(topic="U"), self.request(topic="U"))
