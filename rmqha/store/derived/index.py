@@ -351,9 +351,11 @@ class KeyIndex:
     def write_pending(self) -> None:
         """Write the keys added since the last call. Raises OSError; then they stay pending."""
         self._hash_added()
-        while self._waiting:
+        if len(self._waiting) > 1:  # one array costs a fraction of many small ones
+            self._waiting = [np.concatenate(self._waiting)]
+        if self._waiting:
             self._put_new(self._waiting[0], self._disk.now())
-            del self._waiting[0]
+            self._waiting.clear()
 
     def put(self, keys: Sequence[IndexedKey], now: datetime) -> None:
         """Add keys of messages, oldest first. Skips messages that have entries already."""
