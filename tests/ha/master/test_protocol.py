@@ -3,6 +3,7 @@
 from twisted.internet.address import IPv4Address
 
 from rmqha.ha.admission.limits import HALimits
+from rmqha.ha.master import protocol
 from rmqha.ha.master.protocol import WRITE_BYTES, HAConnectionState, MasterOptions
 from rmqha.testing.memory import MemoryCommitLog
 from rmqha.wire.transfer import TRANSFER_HEADER, Transfer, encode_report
@@ -210,6 +211,14 @@ class GatheringTests(MasterTestCase):
         self.assertEqual(transport.take(), b"")
         self.append(6)
         self.clock.advance(0.001)
+        self.check(transport, 4, 6)
+
+    def test_many_bytes_wait_for_nothing_although_nobody_waits_for_slaves(self) -> None:
+        self.patch(protocol, "GATHERED_BYTES", IMAGE.messages[6] - IMAGE.messages[4])
+        transport = self.begin(MasterOptions(BATCH_BYTES, gather_seconds=0.002))
+        self.append(5)
+        self.assertEqual(transport.take(), b"")
+        self.append(6)
         self.check(transport, 4, 6)
 
     def test_what_a_busy_round_appends_goes_to_the_socket_without_a_turn_of_the_reactor(self) -> None:
