@@ -514,7 +514,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         return running.addBoth(go_on).addCallback(over)
 
     def _begin(self, count: int, size: int) -> None:
-        """So many requests, of about so many bytes, are in progress."""
+        """This number of requests is in progress. They have about ``size`` bytes."""
         self._requests_in_progress += count
         self._bytes_in_progress += size
         has_room = self._budget.keep(self, size)

@@ -133,6 +133,11 @@ class Records:
         return self._native("sysFlag")
 
     @cached_property
+    def flags(self) -> int:
+        """All flags that the SYSFLAG of any message has."""
+        return int(np.bitwise_or.reduce(self.sys_flag))
+
+    @cached_property
     def _born_extra(self) -> Ints | int:
         return self._extra(layout.BORNHOST_V6_FLAG)
 
@@ -142,8 +147,9 @@ class Records:
         return self._born_extra + self._extra(layout.STOREHOSTADDRESS_V6_FLAG)
 
     def _extra(self, flag: int) -> Ints | int:
-        is_v6 = (self.sys_flag & flag) != 0
-        return np.where(is_v6, layout.IPV6_EXTRA_BYTES, 0) if is_v6.any() else 0
+        if not self.flags & flag:
+            return 0
+        return np.where((self.sys_flag & flag) != 0, layout.IPV6_EXTRA_BYTES, 0)
 
     def _native(self, name: str) -> Ints:
         return self.header[name].astype(np.int64)

@@ -77,13 +77,14 @@ class BulkDispatch:
         if len(rest):
             self._by_columns(some, rest)
         queue_offset = records.ints("queueOffset")
-        is_queued = np.zeros(len(records), bool)
-        for kind in QUEUED_TRANSACTION_TYPES:
-            is_queued |= some.transaction_type == kind
+        is_queued = np.ones(len(records), bool)
+        if records.flags & TRANSACTION_TYPE_MASK:
+            is_queued = np.logical_or.reduce([some.transaction_type == kind for kind in QUEUED_TRANSACTION_TYPES])
         has_place = (queue_offset >= 0) & (queue_offset <= records.physical_offset // SMALLEST_RECORD_BYTES)
-        is_batch = (records.sys_flag & INNER_BATCH_FLAG) != 0
-        batch_topics = self._topics_of(some, is_batch) if is_batch.any() else frozenset()
-        if batch_topics:  # a batch takes many queue offsets
+        batch_topics = frozenset[str]()
+        if records.flags & INNER_BATCH_FLAG:  # a batch takes many queue offsets
+            is_batch = (records.sys_flag & INNER_BATCH_FLAG) != 0
+            batch_topics = self._topics_of(some, is_batch)
             has_place |= is_batch & (queue_offset >= 0) & (queue_offset <= records.physical_offset)
         has_place &= self._facts["is_folder"][some.topic]
         units = np.empty(len(records), PLACED_DTYPE)

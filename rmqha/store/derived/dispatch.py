@@ -103,12 +103,18 @@ class _Run(NamedTuple):
 
 def _by_queue(units: PlacedUnits) -> tuple[PlacedUnits, list[int]]:
     """The units queue by queue, and the bounds of the runs: of consecutive units of one queue."""
-    queues = units["topic"].astype(np.int64) << 32 | units["queue_id"].astype(np.int64) & 0xFFFFFFFF
+    if not len(units):
+        return units, []
+    ids = units["queue_id"].astype(np.int64)
+    least, most = int(ids.min()), int(ids.max())
+    queues = units["topic"].astype(np.int64) * (most - least + 1) + ids - least
+    if queues.max() < 1 << 16:
+        queues = queues.astype(np.uint16)  # these are sorted several times as fast
     order = queues.argsort(kind="stable")
     units, queues = units[order], queues[order]
     offsets = units["queue_offset"]
     begins = ((queues[1:] != queues[:-1]) | (offsets[1:] != offsets[:-1] + 1)).nonzero()[0] + 1
-    return units, [0, *begins.tolist(), len(units)] if len(units) else []
+    return units, [0, *begins.tolist(), len(units)]
 
 
 def _with_few_keys(records: Records, end: int) -> Records:
