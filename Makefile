@@ -220,8 +220,11 @@ image-proof: $(READY)  ## runs dist/rmqha-image.tar in namespaces; it copies a J
 bench-catchup: $(READY)  ## catching up: ours against the Java 4.9.3 pair, one run
 	$(BIN)/python -m benchmarks.catchup
 
-bench-scan: $(READY)  ## proving records: many at once against one by one
+bench-scan: $(READY)  ## proving records: by the kernel, many at once in plain Python, one by one
 	$(BIN)/python -m benchmarks.scan
+
+bench-sends: $(READY)  ## taking the sends of a read: by the kernel, in plain Python
+	$(BIN)/python -m benchmarks.sends
 
 bench-append: $(READY)  ## appending: pwrite against a mapping on reserved blocks
 	$(BIN)/python -m benchmarks.append

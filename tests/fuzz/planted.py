@@ -239,7 +239,7 @@ def hold_a_whole_report_back(patch: pytest.MonkeyPatch) -> None:
 # -- proving many records at once ----------------------------------------------------------------------------
 
 _check_bodies, _check_lengths = scan._check_bodies, scan._check_lengths
-_scan_plain, _hop, _plainly_sound = scan._scan_plain, scan._hop, scan._is_plainly_sound
+_check_plainly, _hop, _plainly_sound = scan.check_records_plain, scan._hop, scan._is_plainly_sound
 
 
 def believe_all_bodies(patch: pytest.MonkeyPatch) -> None:
@@ -259,13 +259,13 @@ def believe_the_place_of_many(patch: pytest.MonkeyPatch) -> None:
     def scan_plain(segment: Any, base: int, start: int, limit: int) -> Any:
         positions, _ = _hop(segment, start - base, limit - base)
         if len(positions) < scan.FEW_RECORDS:
-            return _scan_plain(segment, base, start, limit)
+            return _check_plainly(segment, base, start, limit)
         moved = bytearray(segment)
         for position in positions:
             INT64.pack_into(moved, position + layout.PHYSICAL_OFFSET_AT, base + position)
-        return _scan_plain(bytes(moved), base, start, limit)
+        return _check_plainly(bytes(moved), base, start, limit)
 
-    patch.setattr(scan, "_scan_plain", scan_plain)
+    patch.setattr(scan, "check_records_plain", scan_plain)
 
 
 def _lengths(segment: Any, at: int, size: int, unchecked: str) -> tuple[int, int, bool]:

@@ -76,7 +76,7 @@ def command_of(finder: str) -> list[str]:
 
 def _run(command: Sequence[str], root: Path, seconds: float) -> tuple[int | None, str]:
     """The exit status, None if it took too long, and the line that says what was found."""
-    environment = {**os.environ, "PYTHONPATH": str(root), "RMQHA_EXAMPLES": "quick"}
+    environment = {**os.environ, "PYTHONPATH": str(root), "RMQHA_EXAMPLES": "quick", "RMQHA_PURE_PYTHON": "1"}
     with subprocess.Popen(
         command,
         cwd=root,
