@@ -362,7 +362,7 @@ class KeyIndex:
     def _put_new(self, keys: HashedKeys, now: datetime) -> None:
         self.put_hashed(self._left, now)
         if len(keys) and keys["physical_offset"].min() <= self.end_phy_offset:
-            keys = keys[keys["physical_offset"] > self.end_phy_offset]
+            keys = keys.compress(keys["physical_offset"] > self.end_phy_offset)
         self.put_hashed(keys, now)
 
     def put_hashed(self, keys: HashedKeys, now: datetime) -> None:
