@@ -62,6 +62,16 @@ $(READY): pyproject.toml setup.py
 kernel: $(READY)  ## builds the compiled kernel in place, after a change of rmqha/wire/_kernel.pyx; fails if it cannot
 	RMQHA_EXTENSION=yes $(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 
+# Python's own memory comes from malloc, where the sanitizer sees it. A reference that nobody frees is Python's at its end.
+SANITIZED := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+UNDER_ASAN = env LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc RMQHA_PURE_PYTHON=1
+
+fuzz-kernel: $(READY)  ## the kernel with gcc's sanitizers against plain Python; KERNEL='--bytes 1e9 --seed 1'
+	RMQHA_EXTENSION=yes CFLAGS="$(SANITIZED)" LDFLAGS="$(SANITIZED)" $(BIN)/python setup.py --quiet \
+		build_ext --build-lib .cache/sanitized --build-temp .cache/sanitized/temp
+	$(UNDER_ASAN) $(BIN)/python -m tests.fuzz.kernel --kernel .cache/sanitized/rmqha/wire/_kernel.*.so $(KERNEL)
+
 $(READY_FOR_DOCS): $(READY)
 	$(BIN)/pip install --quiet --editable '.[docs]'
 	touch $(READY_FOR_DOCS)
@@ -108,6 +118,12 @@ imports: $(READY)  ## import-linter: who may import whom
 
 unit: $(READY)  ## pytest: everything but the stories and the long forms, the real Java broker and Spark too
 	$(SIZES) $(PYTEST) $(PARALLEL) -m "not story and not proof" $(TESTS)
+
+# What the kernel compiles, and what stands on it.
+TWINS := tests/wire tests/store tests/ha tests/remoting tests/broker
+
+twins: $(READY)  ## pytest: the unit tests of what the compiled kernel has a part in, on plain Python
+	RMQHA_PURE_PYTHON=1 $(FEW_EXAMPLES) $(PYTEST) $(QUICKLY) -m unit -q $(TWINS)
 
 stories: $(READY)  ## pytest: tests that take long, mostly with several brokers, clients or Spark
 	$(SIZES) $(PYTEST) $(PARALLEL) -m "story and not proof" $$(grep -rl --include='test_*.py' 'mark[.]story' tests)
@@ -182,6 +198,9 @@ wheel: $(READY)  ## builds the wheel, installs it elsewhere, and asks twistd for
 package: $(READY)  ## dist/: sdist, wheel, man pages and completions of bash, zsh and fish
 	RMQHA_EXTENSION=no $(BIN)/python -m build --outdir dist
 	$(BIN)/python packaging/make/pages.py dist
+
+wheels: $(READY)  ## dist/: wheels with the compiled kernel, by cibuildwheel where Docker or podman runs; else one for this Python
+	packaging/make/wheels.sh
 
 deb: $(READY)  ## dist/rmqha_VERSION_ARCH.deb, by dh-virtualenv, on Debian
 	packaging/make/deb.sh

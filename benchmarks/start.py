@@ -36,8 +36,9 @@ from rmqha.store.derived.dispatch import SLICE_SECONDS
 from rmqha.store.log.mappedfile import file_name
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodefacts import OpeningPhase
 from rmqha.store.nodestate import NodeState
-from rmqha.store.opening import Opening, OpeningPhase
+from rmqha.store.opening import Opening
 from rmqha.store.retention import Retention
 from rmqha.testing.nodes import NodeError, TwistdNode
 from rmqha.testing.records import make_record

@@ -37,7 +37,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.wire.command import RemotingCommand, RequestCode, encode_head
 from rmqha.wire.properties import format_properties
 from rmqha.wire.record import Host
-from rmqha.wire.sends.plain import take
+from rmqha.wire.sends import take
 from rmqha.wire.sends.run import AnswerParts, Declined, ITopicRooms, Place, TopicRoom
 from tests.interop import rocketmq
 

@@ -4,6 +4,7 @@ It builds them, or takes those of a folder: ``python tests/check_wheel.py [DIST]
 """
 
 import email
+import os
 import subprocess
 import sys
 import tarfile
@@ -26,9 +27,12 @@ IN_SDIST = {
         "tests/conftest.py",
         "tac/slave.tac",
         "ops/alerts.yml",
+        "rmqha/wire/_kernel.pyx",
+        "rmqha/wire/_kernel.pyi",
+        "rmqha/wire/_sends.pxi",
     ),
 }
-NEVER_IN_SDIST = (".venv/", ".cache/", ".git/", "__pycache__", "dropin.cache", ".pyc", "twistd.log")
+NEVER_IN_SDIST = (".venv/", ".cache/", ".git/", "__pycache__", "dropin.cache", ".pyc", "twistd.log", ".so", "_kernel.c")
 
 
 def run(*command: str, cwd: Path) -> str:
@@ -95,7 +99,10 @@ def main(given: Path | None = None) -> None:
             raise SystemExit("twistd does not list rmqha from the installed wheel")
         for plugin in ("rmqha", "rmqha-namesrv"):
             run(str(binaries / "twistd"), plugin, "--help", cwd=work)
-        run(str(binaries / "rmqha"), "--version", cwd=work)
+        has_kernel = any(name.startswith("rmqha/wire/_kernel.") and name.endswith(".so") for name in names)
+        version = run(str(binaries / "rmqha"), "--version", cwd=work)
+        if ("(kernel)" in version) != has_kernel or ("CI" in os.environ and given is None and not has_kernel):
+            raise SystemExit(f"{wheel.name}: with a compiled kernel: {has_kernel}; what is installed says: {version}")
         run(str(binaries / "pip"), "uninstall", "--yes", "--quiet", "rmqha", cwd=work)
         run(str(binaries / "twistd"), "--help", cwd=work)
     print(f"{sdist.name}: complete; {wheel.name}: twistd lists rmqha from it, elsewhere")

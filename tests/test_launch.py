@@ -58,7 +58,7 @@ NOT_IMPORTED = {
     "put": ON_BROKERS,
     "pull": ON_BROKERS,
     "tail": ON_BROKERS,
-    "status": (*NEVER, "numpy", "rich", "rmqha.client", "rmqha.pipeline", "rmqha.cli.doctor"),
+    "status": (*ON_A_STORE, "numpy", "rmqha.pipeline", "rmqha.cli.doctor"),
     "lag": (*NEVER, "numpy", "rmqha.store.messagestore", "rmqha.ops", "rmqha.pipeline"),
     "top": (*NEVER, "numpy", "rmqha.store.messagestore", "rmqha.client", "rmqha.pipeline"),
     "cluster": (*NEVER, "numpy", "rmqha.client", "rmqha.pipeline", "rmqha.store.messagestore"),

@@ -9,6 +9,7 @@ In reading order:
 - ``brokers``: the client of commands that send or read messages.
 - ``dump``: ``rmqha dump`` and ``rmqha queues``: show what a store contains.
 - ``live``: shows something again and again.
+- ``statusofbroker``: asks a broker for its status.
 - ``status``: ``rmqha status``: the state of a store or of a broker.
 - ``top``: ``rmqha top``: a live view of brokers.
 - ``doctor``: ``rmqha doctor``: checks brokers, stores and name servers, and says what to do.

@@ -4,19 +4,21 @@ import os
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from rmqha.acl.credentials import make_signer
+from rmqha.acl.signing import Signer
 from rmqha.acl.yamlfile import AclFileError
 from rmqha.cli.shared import with_options
 from rmqha.kit.exitcodes import ExitCode
-from rmqha.net.tls.certificates import TLSError
-from rmqha.net.tls.endpoints import ClientTLS, TLSFiles
 from rmqha.store.offline.commands import Trouble
 from rmqha.wire.subscription import SUB_ALL, SqlExpression
+
+if TYPE_CHECKING:  # a command that asks nobody starts quicker
+    from rmqha.net.tls.endpoints import ClientTLS, TLSFiles
 
 TLS = (
     click.option(
@@ -106,18 +108,26 @@ def with_tls(command: Callable[..., None]) -> Callable[..., None]:
     return with_options((*TLS, ACL))(run)
 
 
-def tls_files(certificate: str | None, key: str | None, authorities: str | None) -> TLSFiles:
+def tls_files(certificate: str | None, key: str | None, authorities: str | None) -> "TLSFiles":
+    from rmqha.net.tls.certificates import TLSError
+    from rmqha.net.tls.endpoints import TLSFiles
+
     try:
         return TLSFiles.load(certificate, key, authorities)
     except TLSError as error:
         raise Trouble(ExitCode.USAGE, str(error)) from error
 
 
-def client_tls(certificate: str | None, key: str | None, authorities: str | None, acl_file: Path | None) -> ClientTLS:
+def client_tls(certificate: str | None, key: str | None, authorities: str | None, acl_file: Path | None) -> "ClientTLS":
     """How a command shows who it is: its certificate, and what signs its requests. Raises Trouble with exit code 2."""
     tls = tls_files(certificate, key, authorities).client()
+    tls.sign = signer_of(acl_file)
+    return tls
+
+
+def signer_of(acl_file: Path | None) -> Signer | None:
+    """What signs requests, by the file or by the environment. Raises Trouble with exit code 2."""
     try:
-        tls.sign = make_signer(acl_file)
+        return make_signer(acl_file)
     except AclFileError as error:
         raise Trouble(ExitCode.USAGE, str(error)) from error
-    return tls

@@ -11,8 +11,6 @@ from twisted.internet.task import deferLater
 from rmqha.cli.running import Interrupted, run_reactor
 
 Found = TypeVar("Found")
-DEFAULT_SECONDS = 2.0
-INTERVAL = click.FloatRange(min=0.1, max=86_400)
 
 
 @contextmanager

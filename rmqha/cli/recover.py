@@ -20,9 +20,10 @@ from rmqha.store.log.lockfile import is_locked
 from rmqha.store.log.mappedfile import list_segments
 from rmqha.store.log.recovery import Damage, LogDamaged, MayCut, Recovery
 from rmqha.store.messagestore import MessageStore
+from rmqha.store.nodefacts import OpeningPhase
 from rmqha.store.nodestate import NodeState
 from rmqha.store.offline.commands import SETTINGS, Trouble, say, settings_of
-from rmqha.store.opening import Opening, OpeningPhase
+from rmqha.store.opening import Opening
 
 
 @contextmanager

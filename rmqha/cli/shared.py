@@ -16,6 +16,9 @@ from rmqha.wire.layout import BLANK_MAGIC_CODE
 from rmqha.wire.record import Blank, Record, record_as_json
 
 STORE = click.argument("store", type=click.Path(path_type=Path))
+DEFAULT_SECONDS = 2.0
+INTERVAL = click.FloatRange(min=0.1, max=86_400)
+"""How often a command shows something again, in seconds."""
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Machine-readable: one JSON object (dump: one on each line)."
 )

@@ -3,24 +3,20 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from twisted.internet.defer import CancelledError
-from twisted.internet.interfaces import IStreamClientEndpoint
 
-from rmqha.cli.access import with_tls
-from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
-from rmqha.cli.running import Interrupted, run_reactor, the_reactor
-from rmqha.cli.shared import JSON, json_line, print_json
-from rmqha.kit.connecting import reason_of
+from rmqha.cli.access import ACL, TLS, client_tls, signer_of
+from rmqha.cli.shared import DEFAULT_SECONDS, INTERVAL, JSON, json_line, print_json, with_options
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable
 from rmqha.kit.times import iso_time
-from rmqha.net.endpoints import make_endpoint
-from rmqha.net.tls.endpoints import ClientTLS
-from rmqha.ops.status import MaxLag, NodeStatus, judge, status_of_broker, waits_in_words
+from rmqha.ops.status import MaxLag, NodeStatus, judge, waits_in_words
 from rmqha.store.offline.commands import Trouble, say
+
+if TYPE_CHECKING:
+    from rmqha.net.tls.endpoints import ClientTLS
 
 SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads", "failover")
 """The values that get lines of their own."""
@@ -28,7 +24,7 @@ SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads", "failover")
 
 @click.command()
 @click.argument("target", metavar="STORE|HOST:PORT")
-@with_tls
+@with_options((*TLS, ACL))
 @click.option(
     "--max-lag",
     default=None,
@@ -48,7 +44,7 @@ SHOWN_LATER = ("peers", "tables", "warnings", "readLimit", "reads", "failover")
 @click.option("-n", "count", type=click.IntRange(min=1), default=None, metavar="COUNT", help="With --watch: end then.")
 @JSON
 def status(
-    target: str, tls: ClientTLS, max_lag: str | None, seconds: float | None, count: int | None, as_json: bool
+    target: str, max_lag: str | None, seconds: float | None, count: int | None, as_json: bool, **access: Any
 ) -> None:
     """Show role, state, offsets and lag: of a store here, or of a broker, ours or Java's, by its remoting port.
 
@@ -58,19 +54,37 @@ def status(
     by itself), 8 topics, groups and offsets are not the master's although the log is. A store that no node of ours has
     run on is only shown. Ctrl-C ends --watch with 0.
     """
+    tls = _tls(Path(target).is_dir(), **access)
     limit = _parse_lag(max_lag)
     if count is not None and seconds is None:
         raise Trouble(ExitCode.USAGE, "-n needs --watch")
     if seconds is not None:
         _watch(target, tls, limit, seconds, count, as_json)
         return
-    found = _of_store(target) if Path(target).is_dir() else _ask(target, tls)
+    found = _of_store(target) if tls is None else _of(target, tls)
     if as_json:
         print_json(found.as_json())
     else:
         for line in _lines(found):
             say(line)
     _judge(target, found, limit)
+
+
+def _tls(
+    of_store: bool, tls_ca: str | None, tls_cert: str | None, tls_key: str | None, acl_file: Path | None
+) -> "ClientTLS | None":
+    """How to show a broker who we are; None for a store. What is given is checked in any case. Raises Trouble."""
+    if of_store and (tls_ca, tls_cert, tls_key, acl_file) == (None, None, None, None):
+        signer_of(None)
+        return None
+    tls = client_tls(tls_cert, tls_key, tls_ca, acl_file)
+    return None if of_store else tls
+
+
+def _of(address: str, tls: "ClientTLS") -> NodeStatus:
+    from rmqha.cli.statusofbroker import ask_status  # who looks at a store is answered sooner
+
+    return ask_status(address, tls)
 
 
 def _of_store(target: str) -> NodeStatus:
@@ -88,10 +102,20 @@ def _judge(target: str, found: NodeStatus, limit: MaxLag | None) -> None:
         raise Trouble(code, f"{target}: {reason}")
 
 
-def _watch(target: str, tls: ClientTLS, limit: MaxLag | None, seconds: float, count: int | None, as_json: bool) -> None:
+def _watch(
+    target: str, tls: "ClientTLS | None", limit: MaxLag | None, seconds: float, count: int | None, as_json: bool
+) -> None:
     """Show the status again and again. What goes wrong meanwhile is shown, and may pass."""
+    from twisted.internet.defer import CancelledError
+
+    from rmqha.cli.live import screen, watch
+    from rmqha.cli.running import the_reactor
+    from rmqha.cli.statusofbroker import endpoint_of
+    from rmqha.kit.connecting import reason_of
+    from rmqha.ops.brokerstatus import status_of_broker
+
     reactor = the_reactor()
-    endpoint = None if Path(target).is_dir() else _endpoint(reactor, target, tls)
+    endpoint = None if tls is None else endpoint_of(reactor, target, tls)
     last: list[NodeStatus | Trouble] = []
 
     async def look() -> NodeStatus | Trouble:
@@ -165,21 +189,3 @@ def _tables_line(tables: Mapping[str, Any]) -> str:
         return "not asked for yet"
     words = "the master's" if in_sync else f"not the master's: {tables.get('reason')}"
     return f"{words}, since {tables.get('since')}"
-
-
-def _endpoint(reactor: Any, address: str, tls: ClientTLS) -> IStreamClientEndpoint:
-    try:
-        return make_endpoint(reactor, address, tls)
-    except ValueError as error:
-        raise Trouble(ExitCode.USAGE, f"{address}: there is no such store, and {error}") from error
-
-
-def _ask(address: str, tls: ClientTLS) -> NodeStatus:
-    reactor = the_reactor()
-    endpoint = _endpoint(reactor, address, tls)
-    try:
-        return run_reactor(reactor, lambda: status_of_broker(endpoint, reactor))
-    except Interrupted:
-        raise
-    except Exception as error:  # the user gets one line for any error
-        raise Trouble(ExitCode.CANNOT_CONNECT, f"{address} does not answer: {reason_of(error)}") from error

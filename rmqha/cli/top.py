@@ -5,9 +5,9 @@ import time
 import click
 
 from rmqha.cli.access import BROKERS_TLS, namesrv_option, with_tls
-from rmqha.cli.live import DEFAULT_SECONDS, INTERVAL, screen, watch
+from rmqha.cli.live import screen, watch
 from rmqha.cli.running import the_reactor
-from rmqha.cli.shared import JSON, json_line
+from rmqha.cli.shared import DEFAULT_SECONDS, INTERVAL, JSON, json_line
 from rmqha.cli.tables import Column, table_text, terminal_width
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.printing import printable

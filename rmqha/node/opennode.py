@@ -48,9 +48,8 @@ from rmqha.settings.settings import BrokerRole, Settings, TlsMode
 from rmqha.store.errors import StoreError
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import CONFIG_FOLDER
-from rmqha.store.nodefacts import facts_of
+from rmqha.store.nodefacts import OpeningPhase, facts_of
 from rmqha.store.nodestate import STOPPED, NodeState
-from rmqha.store.opening import OpeningPhase
 from rmqha.web.interfaces import ILiveNode
 from rmqha.wire.brokerinfo import NODE_STATE_KEY, READERS_KEY, VERSION_KEY
 

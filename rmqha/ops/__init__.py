@@ -15,6 +15,7 @@ In reading order:
 - ``control``: the socket on which a running node takes orders from commands on its machine.
 - ``status``: what ``rmqha status`` shows.
 - ``storestatus``: the same of a store on this machine.
+- ``brokerstatus``: the same of a broker.
 - ``ways``: how commands reach brokers and name servers.
 - ``top``: what ``rmqha top`` shows.
 - ``doctor/``: what ``rmqha doctor`` checks.

@@ -1,22 +1,15 @@
-"""What ``rmqha status`` shows: the state of a broker, ours or Java's, or of a store (``storestatus``)."""
+"""What ``rmqha status`` shows: the state of a store (``storestatus``), or of a broker (``brokerstatus``)."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
-
 from rmqha.ha.slave.states import COPYING_NAMES, ReplicaState
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import seconds_of
-from rmqha.remoting.asking import ask_config, ask_runtime_info, log_range
-from rmqha.remoting.calls import RemotingError
 from rmqha.settings.settings import BrokerRole, parse_byte_count
-from rmqha.store.nodefacts import InStatus, as_json, facts_of
+from rmqha.store.nodefacts import InStatus, OpeningPhase, as_json, facts_of
 from rmqha.store.nodestate import STOPPED, NodeState, Offsets
-from rmqha.store.opening import OpeningPhase
-from rmqha.wire.brokerinfo import NODE_STATE_KEY
 
 UNKNOWN = "UNKNOWN"
 KILLED = "KILLED"
@@ -180,23 +173,3 @@ def _is_old(node: NodeState, now: float) -> bool:
     """Whether a slave that copies has noted no contact for so long that its process must hang."""
     seconds = seconds_of(node.last_contact)
     return seconds is not None and now - seconds > (node.contact_limit or CONTACT_LIMIT_SECONDS)
-
-
-async def status_of_broker(endpoint: IStreamClientEndpoint, clock: IReactorTime) -> NodeStatus:
-    """The status of the broker at a remoting port. Raises RemotingError, TimeoutError, or what connecting raises."""
-    table = await ask_runtime_info(endpoint, clock)
-    return status_in(table, {} if NODE_STATE_KEY in table else await ask_config(endpoint, clock))
-
-
-def status_in(table: Mapping[str, str], config: Mapping[str, str]) -> NodeStatus:
-    """The status in a broker's runtime info. A Java broker's ``config`` says its role. Raises RemotingError."""
-    if NODE_STATE_KEY in table:
-        try:
-            state = NodeState.from_json(table[NODE_STATE_KEY])
-            # it answers, so it does not hang; its clock is not ours
-            return NodeStatus.of_node(replace(state, contact_limit=math.inf), running=True)
-        except ValueError as error:
-            raise RemotingError(f"the node's state is not readable: {error}") from error
-    min_offset, max_offset = log_range(table)
-    role = config.get("brokerRole", UNKNOWN)
-    return NodeStatus.of_other(role, True, min_offset, max_offset)

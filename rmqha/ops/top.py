@@ -8,8 +8,9 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 
 from rmqha.kit.connecting import reason_of
+from rmqha.ops.brokerstatus import status_in
 from rmqha.ops.doctor.facts import read_float
-from rmqha.ops.status import UNKNOWN, status_in
+from rmqha.ops.status import UNKNOWN
 from rmqha.ops.ways import IWays
 from rmqha.remoting.asking import ask_config, ask_runtime_info
 from rmqha.remoting.protocol import call_once

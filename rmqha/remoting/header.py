@@ -6,6 +6,9 @@ from rmqha.remoting.protocol import RequestRefused
 from rmqha.wire.command import RemotingCommand, ResponseCode
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+USUAL_DIGITS = 18
+"""A number of so many digits is no greater than LONG_MAX."""
+assert LONG_MAX >= 10**USUAL_DIGITS
 MAX_DIGITS = 100
 MAX_SHOWN = 255
 """The maximum number of characters of a client's text in a log line."""
@@ -44,7 +47,11 @@ class Header:
     def integer(self, name: str, default: object = REQUIRED) -> object:
         """The field as a Java long: decimal digits with an optional sign. Raises RequestRefused."""
         found = self._fields.get(name)
-        return self._default(name, default) if found is None else java_long(name, found)
+        if found is None:
+            return self._default(name, default)
+        if len(found) <= USUAL_DIGITS and found.isascii() and found.isdigit():  # nearly always
+            return int(found)
+        return java_long(name, found)
 
     @overload
     def boolean(self, name: str) -> bool: ...

@@ -225,8 +225,9 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self._bytes_in_progress = 0
         self._bytes_unread = 0
         self._round: list[bytes] = []
-        """What the frames of this read are answered, until it is written."""
+        """What the frames of this read, or held pulls of one turn, are answered, until it is written."""
         self._round_bytes = 0
+        self._has_round = False
         self._unwritten: deque[memoryview] = deque()
         self._is_transport_full = False
         self._peer_host: tuple[str, int] | None = None
@@ -513,7 +514,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         return running.addBoth(go_on).addCallback(over)
 
     def _begin(self, count: int, size: int) -> None:
-        """So many requests, of about so many bytes, are in progress."""
+        """This number of requests is in progress. They have about ``size`` bytes."""
         self._requests_in_progress += count
         self._bytes_in_progress += size
         has_room = self._budget.keep(self, size)
@@ -571,7 +572,7 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             self._write_round()
             self._unwritten += [memoryview(part) for part in (head, body) if part]
             self._write_pieces()
-        elif self._round or (self._is_taking_frames and is_idle(self.transport)):
+        elif self._round or ((self._is_taking_frames or self._has_round) and is_idle(self.transport)):
             self._round += (head, body) if body else (head,)
             self._round_bytes += len(head) + len(body)
             if self._round_bytes >= ROUND_BYTES:
@@ -588,8 +589,18 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
             else:
                 self._budget.unread(self, size)
 
+    def begin_round(self) -> None:
+        """Let the answers that are made until ``end_round``, which must follow in this turn, go out together."""
+        self._has_round = True
+
+    def end_round(self) -> None:
+        """Write the answers that were made since ``begin_round``."""
+        self._has_round = False
+        if not self._is_taking_frames:
+            self._write_round()
+
     def _write_round(self) -> None:
-        """Write the answers of this read, together."""
+        """Write the answers of this round, together."""
         if self._round and self.is_open:
             data = self._round[0] if len(self._round) == 1 else b"".join(self._round)
             self._round, self._round_bytes = [], 0

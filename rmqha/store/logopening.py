@@ -13,8 +13,9 @@ from rmqha.store.log.commitlog import CommitLog, segment_size_of
 from rmqha.store.log.mappedfile import Disk, file_name
 from rmqha.store.log.recovery import Examination, MayCut, Recovery, check_may_cut
 from rmqha.store.logrecovery import recover_log
+from rmqha.store.nodefacts import OpeningPhase
 from rmqha.store.nodestate import NodeState, state_path
-from rmqha.store.opening import Opening, OpeningPhase
+from rmqha.store.opening import Opening
 
 BuildDerived = Callable[[CommitLog, Settings], object]
 """Builds queues and index of a recovered log, and puts them in place of the old ones."""

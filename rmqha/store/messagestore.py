@@ -53,8 +53,9 @@ from rmqha.store.logrecovery import (
 )
 from rmqha.store.message import Message, MessageBatch, PutMessageResult
 from rmqha.store.metadata import CONFIG_FOLDER
+from rmqha.store.nodefacts import OpeningPhase
 from rmqha.store.nodestate import NodeState, Offsets
-from rmqha.store.opening import Opening, OpeningPhase, OpeningStopped
+from rmqha.store.opening import Opening, OpeningStopped
 from rmqha.store.put import Appender, PreparedBatch
 from rmqha.store.putfigures import PutFigures
 from rmqha.store.putwaits import PutWaits, Replication

@@ -12,6 +12,13 @@ from typing import Any
 from rmqha.kit.times import seconds_of
 
 
+class OpeningPhase(Enum):
+    """The steps of opening a store. state.json shows the names, the log the values."""
+
+    RECOVERING = "verifying the log"
+    DISPATCHING = "building queues and index"
+
+
 class Kind(Enum):
     """What a fact's values are. A file without a NAME, a NUMBER or NUMBERS is not a state."""
 

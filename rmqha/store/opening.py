@@ -7,7 +7,6 @@ opens its store in a thread, and can handle signals meanwhile.
 import threading
 import time
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
@@ -15,18 +14,12 @@ from zope.interface import implementer
 
 from rmqha.kit.events import Event
 from rmqha.kit.progress import NO_BAR, IBar, Lines, Unit
+from rmqha.store.nodefacts import OpeningPhase
 
 if TYPE_CHECKING:  # who only needs a phase's name, such as rmqha status, starts quicker
     from rmqha.store.log.recovery import Examination
 
 STATE_SECONDS = 1.0
-
-
-class OpeningPhase(Enum):
-    """The steps of opening a store. state.json shows the names, the log the values."""
-
-    RECOVERING = "verifying the log"
-    DISPATCHING = "building queues and index"
 
 
 class OpeningStopped(Exception):

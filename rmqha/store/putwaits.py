@@ -83,7 +83,7 @@ class PutWaits:
     def answer_run(
         self, end: int, count: int, started: float | None, timed: int
     ) -> PutMessageStatus | Deferred[PutMessageStatus]:
-        """How so many puts end, whose last record ends at ``end``; immediately if there is nothing to wait for.
+        """How ``count`` puts end, whose last record ends at ``end``; immediately if there is nothing to wait for.
 
         All wait for the last one. ``timed`` of them are timed, from ``started`` on.
         """

@@ -16,8 +16,8 @@ from rmqha.remoting.protocol import RemotingFactory
 from rmqha.settings.settings import BrokerRole, Settings
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import TOPIC_GROUP_SEPARATOR
+from rmqha.store.nodefacts import OpeningPhase
 from rmqha.store.nodestate import NodeState
-from rmqha.store.opening import OpeningPhase
 from rmqha.web.interfaces import ILiveNode, IShownNode
 from rmqha.web.sampling import RecentWarnings, Sampler
 

@@ -26,6 +26,7 @@ The network:
 - ``heartbeat``: the enumerations in a consumer's heartbeat.
 - ``offsettable``: tables of queue offsets between brokers and clients.
 - ``batch``: the body of a batch of messages.
+- ``sends/``: ordinary sends, all that one read brings.
 
 And for both:
 

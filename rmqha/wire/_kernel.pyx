@@ -44,6 +44,7 @@ cdef int32_t MESSAGE_MAGIC_CODE_V2 = _layout.MESSAGE_MAGIC_CODE_V2
 cdef int32_t BORNHOST_V6_FLAG = _layout.BORNHOST_V6_FLAG
 cdef int32_t STOREHOSTADDRESS_V6_FLAG = _layout.STOREHOSTADDRESS_V6_FLAG
 cdef uint32_t CRC_MASK = _record.CRC_MASK
+cdef object MAX_INT64 = 2**63 - 1
 
 # Where the fields of a record lie, as in `rmqha.wire.layout`, which is compared below.
 cdef enum:
@@ -198,15 +199,15 @@ cdef Proved prove(const uint8_t *segment, Py_ssize_t position, Py_ssize_t writte
     return found
 
 
-def check_records(segment, int64_t base, int64_t start, int64_t limit):
+def check_records(segment, base, start, limit):
     """The twin of `rmqha.wire.scan.check_records_plain`."""
     cdef Py_buffer view
     cdef Proved found
-    if not 0 <= base <= start <= limit:
+    if not 0 <= base <= start <= limit <= MAX_INT64:
         return _Scan(start)
     PyObject_GetBuffer(segment, &view, PyBUF_SIMPLE)
     try:
-        found = prove(<const uint8_t *>view.buf, start - base, min(limit - base, view.len), base)
+        found = prove(<const uint8_t *>view.buf, start - base, min(<int64_t>(limit - base), view.len), base)
     finally:
         PyBuffer_Release(&view)
     if found.messages == 0:

@@ -10,7 +10,7 @@ from libc.string cimport memcmp, memcpy
 
 cdef int32_t SEND_MESSAGE_V2, RESPONSE_FLAG, ONEWAY_FLAG, V6_FLAGS, ORDINARY_SYS_FLAGS
 cdef Py_ssize_t MOST_HEADER_BYTES, MOST_KEYS, MAX_PROPERTIES_BYTES
-cdef object _loads, _take_plain, _QueueUnits, _SendRun, _UNFINISHED, _LIMIT
+cdef object _loads, _take_plain, _QueueUnits, _SendRun, _UNFINISHED, _LIMIT, _SEGMENT
 _SendRun = None
 
 
@@ -18,7 +18,7 @@ cdef int load_sends() except -1:
     """Take the constants from the plain modules, when the first sends come: who reads logs does not import them."""
     global SEND_MESSAGE_V2, RESPONSE_FLAG, ONEWAY_FLAG, V6_FLAGS, ORDINARY_SYS_FLAGS
     global MOST_HEADER_BYTES, MOST_KEYS, MAX_PROPERTIES_BYTES
-    global _loads, _take_plain, _QueueUnits, _SendRun, _UNFINISHED, _LIMIT
+    global _loads, _take_plain, _QueueUnits, _SendRun, _UNFINISHED, _LIMIT, _SEGMENT
     import orjson
     from rmqha.wire import command
     from rmqha.wire.sends import plain, run
@@ -29,7 +29,7 @@ cdef int load_sends() except -1:
     MOST_HEADER_BYTES, MOST_KEYS = plain.MOST_HEADER_BYTES, plain.MOST_KEYS
     MAX_PROPERTIES_BYTES = _record.MAX_PROPERTIES_BYTES
     _loads, _take_plain, _QueueUnits = orjson.loads, plain.take, run.QueueUnits
-    _UNFINISHED, _LIMIT = run.Declined.UNFINISHED, run.Declined.LIMIT
+    _UNFINISHED, _LIMIT, _SEGMENT = run.Declined.UNFINISHED, run.Declined.LIMIT, run.Declined.SEGMENT
     _SendRun = run.SendRun
     return 0
 
@@ -575,7 +575,7 @@ def take_sends(bytes data not None, Py_ssize_t at, place):
 
 
 def try_sends(bytes data not None, Py_ssize_t at, place):
-    """The sends of which it is sure; None if there is none. ``keys`` are packed with their hashes."""
+    """The sends of which it is sure; None if there is none. ``keys``, if there are any, are packed with their hashes."""
     cdef Py_ssize_t end = PyBytes_GET_SIZE(data)
     cdef const uint8_t *raw = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef int64_t offset = place.offset, limit = place.limit, timestamp = place.timestamp, position = place.offset
@@ -670,7 +670,10 @@ def try_sends(bytes data not None, Py_ssize_t at, place):
         size = <int64_t>smallest + message.body_length + queue.topic_length + stored
         if size > max_record or stored > MAX_PROPERTIES_BYTES:
             break
-        if size > 2147483647 or size > limit - position:
+        if size > 2147483647:
+            break
+        if size > limit - position:
+            declined = _SEGMENT
             break
 
         # From here on the request is taken.
@@ -712,7 +715,7 @@ def try_sends(bytes data not None, Py_ssize_t at, place):
         room.messages[count - 1].position - offset,
         answers_of(room, count, answer_bytes, place.answer),
         queues,
-        keys_of(room, count, key_count, timestamp),
+        keys_of(room, count, key_count, timestamp) if key_count else [],
         key_count,
     )
 

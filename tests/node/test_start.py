@@ -12,8 +12,8 @@ import pytest
 from rmqha.kit.events import Event
 from rmqha.store.derived.consumequeue import DEFAULT_QUEUE_FILE_SIZE
 from rmqha.store.log.mappedfile import file_name
+from rmqha.store.nodefacts import OpeningPhase
 from rmqha.store.nodestate import NodeState
-from rmqha.store.opening import OpeningPhase
 from rmqha.testing.nodes import NameServerNode, TwistdNode
 from rmqha.testing.records import make_record, write_log
 from rmqha.wire.record import encode_record

@@ -20,7 +20,8 @@ from zope.interface import implementer
 
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.kit.times import seconds_of
-from rmqha.ops.status import NodeStatus, judge, status_of_broker
+from rmqha.ops.brokerstatus import status_of_broker
+from rmqha.ops.status import NodeStatus, judge
 from rmqha.ops.storestatus import status_of_store
 from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS, RemotingError
 from rmqha.remoting.protocol import RemotingProtocol

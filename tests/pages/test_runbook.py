@@ -9,8 +9,8 @@ from rmqha.ha.slave.states import ReplicaState
 from rmqha.kit.events import Event
 from rmqha.kit.exitcodes import ExitCode
 from rmqha.ops.status import EXIT_CODES, KILLED, UNKNOWN
+from rmqha.store.nodefacts import OpeningPhase
 from rmqha.store.nodestate import STOPPED
-from rmqha.store.opening import OpeningPhase
 from rmqha.web.watchednode import STATES
 
 ROOT = Path(__file__).parents[2]

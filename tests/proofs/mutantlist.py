@@ -13,6 +13,8 @@ SLAVE = ("tests/ha/slave", "replication")
 LOG = ("tests/store/log", "replication")
 DERIVED = ("tests/store/derived", "replication")
 PROMOTION = ("tests/store/offline", "tests/store/test_nodestate.py", "failover")
+SENDS = "rmqha/wire/sends/"
+PASS = ("tests/broker/requests/test_ordinarysends.py", "tests/broker/requests", "tests/acl")
 WITNESS = ("tests/coordination/test_state.py", "tests/coordination")
 
 MUTANTS = (
@@ -596,6 +598,84 @@ MUTANTS = (
         "or next_at > end or size != next_at - at:",
         "or size != next_at - at:",
         ("tests/wire/test_batch.py",),
+    ),
+    # The pass over ordinary sends
+    Mutant(
+        "a pass stores WAIT",
+        SENDS + "plain.py",
+        '            padded = padded.replace(WAIT_TRUE, "\\2")\n',
+        "            pass\n",
+        PASS,
+    ),
+    Mutant(
+        "a pass takes a property that asks for a delay",
+        SENDS + "plain.py",
+        r'"\2WAIT\1" in padded or "\2DELAY\1" in padded or',
+        r'"\2WAIT\1" in padded or',
+        PASS,
+    ),
+    Mutant(
+        "units of a pass have size and offset in the wrong order",
+        SENDS + "plain.py",
+        "UNIT.pack(position, size, tags_hash(tags) if tags else 0)",
+        "UNIT.pack(size, position, tags_hash(tags) if tags else 0)",
+        PASS,
+    ),
+    Mutant(
+        "a pass believes the name of an account",
+        SENDS + "plain.py",
+        "not place.access.may_send(code, fields, body):",
+        '"AccessKey" not in fields:',
+        PASS,
+    ),
+    Mutant(
+        "a pass leaves a byte too little for the blank of a segment",
+        SENDS + "plain.py",
+        "if position + size > place.limit:",
+        "if position + size > place.limit + 1:",
+        PASS,
+    ),
+    Mutant(
+        "a pass takes a queue that is one too high",
+        SENDS + "plain.py",
+        "if not 0 <= queue_id < found.write_queues:",
+        "if not 0 <= queue_id <= found.write_queues:",
+        PASS,
+    ),
+    Mutant(
+        "a pass answers sends that want none",
+        SENDS + "plain.py",
+        "        if not flag & ONEWAY_FLAG:\n",
+        "        if not flag & RESPONSE_FLAG:\n",
+        PASS,
+    ),
+    Mutant(
+        "a pass takes false for an empty text",
+        SENDS + "plain.py",
+        'fields.get(names.properties, "")',
+        'fields.get(names.properties) or ""',
+        PASS,
+    ),
+    Mutant(
+        "a pass counts a read as one message",
+        B + "requests/ordinarysends.py",
+        "self._stats.messages_put(topic, units.count, units.record_bytes, units.count)",
+        "self._stats.messages_put(topic, 1, units.record_bytes, 1)",
+        PASS,
+    ),
+    Mutant(
+        "the answers of a pass do not ask for the lease",
+        S + "putwaits.py",
+        "            status = self._if_leading(status)\n",
+        "",
+        PASS,
+    ),
+    Mutant(
+        "a pass goes on in a topic that is being deleted",
+        B + "requests/ordinarysends.py",
+        "        if topic in self._puts.appender.closed_topics:\n            return None\n",
+        "",
+        PASS,
     ),
     # The log as data
     Mutant(

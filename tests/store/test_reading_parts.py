@@ -75,11 +75,10 @@ class PartsTests(ReadingTestCase):
 
     def setUp(self) -> None:
         super().setUp()
+        bodies = [bytes([number]) * (37 * number % 400) for number in range(40)]
         self.records = [
-            self.writer.put(
-                body=bytes([number]) * (37 * number % 400), **({"KEYS": f"k{number}"} if number % 3 else {})
-            )
-            for number in range(40)
+            self.writer.put(body=body, KEYS=f"k{number}") if number % 3 else self.writer.put(body=body)
+            for number, body in enumerate(bodies)
         ]
         self.made = self.reader(
             memory_bytes=IN_MEMORY,

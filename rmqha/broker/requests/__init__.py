@@ -4,6 +4,7 @@ In reading order:
 
 - ``stamps``: the address and time that a broker stamps on messages.
 - ``timersends``: what becomes of timer messages.
+- ``ordinarysends``: stores ordinary messages, all that one read brings.
 - ``send``: stores messages.
 - ``recall``: takes timer messages back.
 - ``reply``: replies to request(), passed on to who asked.

@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from twisted.internet.defer import Deferred, succeed
@@ -37,7 +38,7 @@ from rmqha.store.readlimit import Wait
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.heartbeat import MessageModel
 from rmqha.wire.requestfields import COMMIT_OFFSET_FLAG, SUBSCRIPTION_FLAG, SUSPEND_FLAG
-from rmqha.wire.subscription import SQL92, USUAL_EXPRESSION_LENGTH, SubscriptionData
+from rmqha.wire.subscription import SQL92, TAG, USUAL_EXPRESSION_LENGTH, SubscriptionData
 
 if TYPE_CHECKING:  # most brokers have no such filters, and start quicker
     from rmqha.filter.expressions import SqlFilter
@@ -52,11 +53,12 @@ MAX_HELD_BYTES = 64 * 1024 * 1024
 """Limit for the expressions of held pulls."""
 BYTES_OF_A_PARSED_CHARACTER = 200
 """About the memory that an SQL92 expression takes."""
+USUAL_SUBSCRIPTIONS = 1024
+"""How many subscriptions that came with pulls are remembered, so that the next pull does not make it again."""
 WOKEN_AT_ONCE = 64
 """Held pulls that are answered per reactor turn."""
 
 PULL_CODES = {
-    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
@@ -67,6 +69,8 @@ PULL_CODES = {
     GetMessageStatus.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
     GetMessageStatus.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_OFFSET_MOVED,
 }
+"""The answers to reads that found nothing."""
+FOUND = GetMessageStatus.FOUND.name
 REMARKS = {
     GetMessageStatus.WAITS_FOR_A_SLAVE: "WAITS_FOR_A_SLAVE: the next message is stored, but not confirmed by enough "
     "slaves; this broker has readUpTo=confirmed"
@@ -243,12 +247,17 @@ class PullRequestHoldService(PeriodicService):
 
     def _wake_some(self) -> None:
         self._waking = None
+        connections: dict[RemotingProtocol, None] = {}
         for _ in range(min(WOKEN_AT_ONCE, len(self._woken))):
             pull = self._woken.popleft()
             if pull.connection.is_open:
+                connections[pull.connection] = None
+                pull.connection.begin_round()
                 pull.woken.callback(None)
                 if pull.connection.turns.has_answered_enough:
                     break
+        for connection in connections:
+            connection.end_round()
         if self._woken and self._waking is None:
             self._waking = self.timer.callLater(0, self._wake_some)
 
@@ -440,6 +449,8 @@ class PullMessageProcessor:
         """The subscription in the request, else the one in the group's heartbeats. Raises RequestRefused."""
         if pull.sys_flag & SUBSCRIPTION_FLAG:
             try:
+                if pull.expression_type in ("", TAG) and len(pull.subscription) <= USUAL_EXPRESSION_LENGTH:
+                    return _usual_subscription(pull.topic, pull.subscription, pull.expression_type)
                 return SubscriptionData.from_request(pull.topic, pull.subscription, pull.expression_type)
             except ValueError as error:
                 raise RequestRefused(
@@ -485,10 +496,12 @@ class PullMessageProcessor:
         if found.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY and self._has_read_no_new_message(pull):
             found = found._replace(next_begin_offset=found.min_offset)
         self._pulled(pull.group, pull.topic, len(found.sizes), found.total_bytes)
+        broker_id = self._suggested_broker(found, group)
+        if found.status is GetMessageStatus.FOUND:  # looked at before the tables, which take longer
+            return _answer(ResponseCode.SUCCESS, FOUND, broker_id, found)
         code = PULL_CODES[found.status]
         if found.status in OF_AN_EMPTY_QUEUE and pull.queue_offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
-        broker_id = self._suggested_broker(found, group)
         if code is ResponseCode.PULL_OFFSET_MOVED:
             self._log.warn(
                 "group {group} pulls queue {queue_id} of {topic} at {offset}; it has {low} to {high}",
@@ -549,6 +562,10 @@ class PullMessageProcessor:
         elif answer.code != ResponseCode.PULL_NOT_FOUND:
             longest_ms = 0
         return min(longest_ms / 1000, MAX_HOLD_SECONDS)
+
+
+_usual_subscription = lru_cache(maxsize=USUAL_SUBSCRIPTIONS)(SubscriptionData.from_request)
+"""Only for expressions of tags that are not long."""
 
 
 def _answer(code: ResponseCode, remark: str, broker_id: int, found: GetMessageResult) -> RemotingCommand:

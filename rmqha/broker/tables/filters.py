@@ -24,17 +24,9 @@ class SqlFilters:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        """The settings now."""
         self._kept: OrderedDict[str, SqlFilter | str] = OrderedDict()
         self._characters = 0
-
-    @property
-    def settings(self) -> Settings:
-        """The settings now."""
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: Settings) -> None:
-        self._settings = settings
         if settings.enable_property_filter:
             from rmqha.filter.grammar import prepare
 
@@ -60,11 +52,14 @@ class SqlFilters:
         found = self.get(expression)
         if found is not None:
             return found
-        from rmqha.filter.expressions import SqlError  # the settings allow such filters, so it is there already
-        from rmqha.filter.grammar import parsing
+        from rmqha.filter import grammar  # both are there already, unless the setting has changed since the start
+        from rmqha.filter.expressions import SqlError
 
+        yield
+        grammar.prepare()
+        yield
         try:
-            found = yield from parsing(expression)
+            found = yield from grammar.parsing(expression)
         except SqlError as error:
             found = str(error)
         if expression not in self._kept:

@@ -7,7 +7,7 @@ needs earlier bytes must reconnect.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
@@ -552,7 +552,10 @@ class HAMasterFactory(Factory[HAMasterProtocol]):
     def _offer(self) -> None:
         self._offered_offset = self.commit_log.verified_offset
         slaves = tuple(self.places.slaves)
-        with self.frames.shared() if len(slaves) > 1 else nullcontext():
+        if len(slaves) == 1:
+            slaves[0].log_grew()
+            return
+        with self.frames.shared():
             for slave in slaves:
                 slave.log_grew()
 

@@ -11,8 +11,8 @@ from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol
 
 from rmqha.kit.connecting import connect_protocol, reason_of
+from rmqha.ops.brokerstatus import status_in
 from rmqha.ops.doctor.facts import AskedBroker, Facts, Judgement, ServerListing, Store, clock_ahead
-from rmqha.ops.status import status_in
 from rmqha.ops.ways import IWays
 from rmqha.remoting.asking import log_range, read_config, read_runtime_info
 from rmqha.remoting.calls import CALL_TIMEOUT_SECONDS

@@ -4,7 +4,7 @@ from twisted.logger import Logger
 
 from rmqha.kit.events import Event
 from rmqha.kit.progress import LINE_SECONDS, MIB, left_of
-from rmqha.store.opening import OpeningPhase
+from rmqha.store.nodefacts import OpeningPhase
 
 
 class DispatchLines:

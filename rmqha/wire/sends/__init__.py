@@ -4,7 +4,10 @@
 records, units of consume queues, index keys and answers. It stops at the first request that is not ordinary, and the
 processors take that one. They are the definition of what is right: it equals them, byte for byte.
 
-``plain`` is the specification of ``take``. Its compiled twin takes its place if it is there (``rmqha.wire.compiled``).
+In reading order:
+
+- ``run``: what the pass gets, and what it finds.
+- ``plain``: the specification of ``take``. Its compiled twin takes its place if it is there (``rmqha.wire.compiled``).
 """
 
 from rmqha.wire.compiled import compiled_or

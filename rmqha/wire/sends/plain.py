@@ -107,7 +107,7 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
             FOUR_INT32.pack(code, opaque, flag, content["version"])
             required, properties = names.required(fields), fields.get(names.properties, "")
             retries = fields.get(names.reconsume_times, "0")
-            "".join((*required, properties, retries))  # raises TypeError if one is no text
+            "".join((*required, properties, retries))  # raises TypeError for anything but a text
             _, topic, _, _, *numbers = required
             queue_id, sys_flag, born_at, message_flag = map(int, numbers)
             reconsume_times = int(retries)

@@ -1,4 +1,4 @@
-"""What a pass over ordinary sends is told, and what it found."""
+"""What a pass over ordinary sends gets, and what it finds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -12,6 +12,7 @@ from tests.ha.doubles import (
     PEER_NAME,
     SEGMENT_SIZE,
     LineTransport,
+    Socket,
     append,
     heartbeat,
     log_lines,
@@ -219,6 +220,19 @@ class GatheringTests(MasterTestCase):
         self.assertEqual(transport.take(), b"")
         self.append(6)
         self.check(transport, 4, 6)
+
+    def test_what_a_busy_round_appends_goes_to_the_socket_without_a_turn_of_the_reactor(self) -> None:
+        image = make_image([1000] * 90, segment_size=1 << 20)
+        self.serve(memory_log(image.prefix(image.messages[1])))
+        socket = Socket(self.clock)
+        connection = self.factory.buildProtocol(PEER)
+        assert connection is not None
+        socket.attach(connection)
+        socket.deliver(encode_report(image.messages[1]))
+        socket.room = 1 << 20
+        append(self.log, image)
+        self.assertEqual(transfers_in(bytes(socket.taken)), image.transfers(image.messages[1], batch_bytes=BATCH_BYTES))
+        socket.lose()
 
 
 class HeartbeatTests(MasterTestCase):
