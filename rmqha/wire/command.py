@@ -382,7 +382,7 @@ def _decode_json(header: bytes, body: bytes) -> RemotingCommand:
         if len(ext_fields) > MAX_EXT_FIELDS:
             raise ValueError(f"more than {MAX_EXT_FIELDS} fields")
         if not set(map(type, ext_fields.values())) <= ONLY_TEXTS:
-            ext_fields = {key: _scalar(value) for key, value in ext_fields.items() if value is not None}
+            ext_fields = texts_of(ext_fields)
         remark = get("remark")
         return RemotingCommand(
             code,
@@ -449,6 +449,11 @@ def _int32(value: Any) -> int:
     if not -(2**31) <= number < 2**31:
         raise ValueError(f"{number} is not a signed 32-bit number")
     return number
+
+
+def texts_of(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Header fields of a JSON header as texts. Clients in C++ and JavaScript send numbers as such; null is no value."""
+    return {key: _scalar(value) for key, value in fields.items() if value is not None}
 
 
 def _scalar(value: Any) -> str:

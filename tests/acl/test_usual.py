@@ -15,6 +15,7 @@ V2 = RequestCode.SEND_MESSAGE_V2
 FIELDS = {"a": "PG", "b": "TPub", "e": "0", "i": "TAGS\x01a"}
 WRONG = Credentials(APP.access_key, "another-secret")
 FORGED = "forged"
+NO_TEXTS: tuple[Any, ...] = (None, True, 7, 1.5, [], {}, ["TPub"])
 
 
 def tampered(request: RemotingCommand, **fields: str | None) -> RemotingCommand:
@@ -105,7 +106,7 @@ class UsualSendsTests(SynchronousTestCase):
         self.assertIsNone(verdict(rules, request))
         self.assertTrue(allows(rules, request))
         for name in request.ext_fields:
-            for odd in (None, True, 7, 1.5, [], {}, ["TPub"]):
+            for odd in NO_TEXTS:
                 other: Any = {**request.ext_fields, name: odd}
                 self.assertFalse(rules.usual.allow(V2, other, b""), (name, odd))
 

@@ -25,6 +25,7 @@ from rmqha.kit.events import Event
 from rmqha.testing.nodes import NameServerNode
 from tests.interop.nodes import OurBroker
 from tests.interop.rocketmq import BUILD_TIMEOUT_S, CACHE, COMMAND_TIMEOUT_S, InteropError, message_body
+from tests.interop.taken import HTTP_PORT
 from tests.waiting import wait_until
 
 BODY_BYTES: Final = 700
@@ -43,7 +44,8 @@ def our_pair(work: Path, **conf: Any) -> Iterator[OurPair]:
     """Start the three; both brokers have these settings."""
     with NameServerNode(work) as name_server:
         # A busy machine must not look like a slave that has gone.
-        master = OurBroker(work, "sync-master", name_server.address, node_name="master", slaveTimeout=60_000, **conf)
+        seen: dict[str, Any] = {"node_name": "master", "options": [HTTP_PORT]}
+        master = OurBroker(work, "sync-master", name_server.address, slaveTimeout=60_000, **seen, **conf)
         with master:
             slave = OurBroker(work, "slave", name_server.address, master=master, node_name="slave", **conf)
             with slave:

@@ -32,6 +32,7 @@ from tests.interop.rocketmq import (
     NameServer,
     java_command,
 )
+from tests.interop.taken import HTTP_PORT, most_are_taken
 from tests.waiting import WAIT_SECONDS, wait_until
 
 
@@ -229,7 +230,7 @@ def our_acl_master(our_broker: OurBrokerFactory, tmp_path: Path) -> OurBroker:
     folder.mkdir()
     (folder / "plain_acl.yml").write_text(PLAIN_ACL)
     checks = {"transactionTimeOut": "1000", "transactionCheckInterval": "2000"}
-    return our_broker("async-master", aclEnable="true", aclFolder=str(folder), **checks)
+    return our_broker("async-master", options=[HTTP_PORT], aclEnable="true", aclFolder=str(folder), **checks)
 
 
 def heartbeat(group: str, topic: str) -> bytes:
@@ -390,6 +391,8 @@ def check_clients(master: OurBroker, namesrv: NameServer, work: Path, version: s
     worked = java("work", "TBoth", "GSub")
     assert sorted(worked["bodies"]) == ["ordinary 1", "transaction 1"]
     assert worked["reply"] == "reply"
+    with most_are_taken(master, 100):
+        assert java("put", "TPub", "100")["sent"] == 100
 
 
 def refused_push_consumer_goes_on(master: OurBroker, namesrv: NameServer, work: Path, version: str) -> None:

@@ -652,8 +652,8 @@ MUTANTS = (
     Mutant(
         "a pass takes false for an empty text",
         SENDS + "plain.py",
-        'fields.get(names.properties, "")',
-        'fields.get(names.properties) or ""',
+        'required, properties = names.required(fields), fields.get(names.properties, "")\n            retries',
+        'required, properties = names.required(fields), fields.get(names.properties) or ""\n            retries',
         PASS,
     ),
     Mutant(

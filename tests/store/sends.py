@@ -84,15 +84,18 @@ class Sends:
         frames: list[bytes] = []
         with suppress(CommandError):  # a text that no request can have: such messages are in stores only
             frames += map(frame_of, messages)
-        run = ordinarysends.take(b"".join(frames), 0, self._place)
+        run = vars(ordinarysends)["take"](b"".join(frames), 0, self._place)  # that one, which is the plain one or not
         ended = puts.put_run(run) if run.count else None
         if ended is None:
             return
         self.runs.append(run)
         statuses: list[Deferred[PutMessageStatus]] = [Deferred() for _ in range(run.count)]
-        (ended if isinstance(ended, Deferred) else succeed(ended)).addCallback(
-            lambda status: [each.callback(status) for each in statuses]
-        )
+
+        def end(status: PutMessageStatus) -> None:
+            for each in statuses:
+                each.callback(status)
+
+        (ended if isinstance(ended, Deferred) else succeed(ended)).addCallback(end)
         at = 0
         for status in statuses:
             yield Put(status, run.offset + at, True)
@@ -107,7 +110,12 @@ class Sends:
 
 def statuses_of(puts: list[Put]) -> list[PutMessageStatus]:
     """How puts that have ended ended."""
-    return [each.status.result for each in puts if each.status.called]
+    found: list[PutMessageStatus] = []
+    for each in puts:
+        if each.status.called:
+            assert isinstance(each.status.result, PutMessageStatus)
+            found.append(each.status.result)
+    return found
 
 
 def offsets_of(puts: list[Put]) -> list[int]:

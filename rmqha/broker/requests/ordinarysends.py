@@ -36,6 +36,8 @@ from rmqha.wire.sends.run import (
 from rmqha.wire.topics import NO_SENDS_TO, RETRY_PREFIX
 
 MAX_KEPT_ROOMS = 10_000
+KEYS_A_REQUEST = 32
+"""Keys beyond this number take as much of a turn as further requests."""
 CODES = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -106,6 +108,8 @@ class OrdinarySends:
             self._stats.sends_declined[Declined.STORE] += 1
             return None
         self._stats.sends_taken += run.count
+        if run.key_count > run.count * KEYS_A_REQUEST:  # a message may have 8,000
+            connection.turns.take(run.key_count // KEYS_A_REQUEST)
         answers: bytes | Deferred[bytes]
         if isinstance(status, Deferred):
             answers = status.addCallback(self._answers, run.queues, run.answers)

@@ -20,6 +20,7 @@ from rmqha.wire.command import (
     RESPONSE_FLAG,
     TOTAL_LENGTH_BYTES,
     RequestCode,
+    texts_of,
 )
 from rmqha.wire.javahash import tags_hash
 from rmqha.wire.layout import (
@@ -107,7 +108,12 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
             FOUR_INT32.pack(code, opaque, flag, content["version"])
             required, properties = names.required(fields), fields.get(names.properties, "")
             retries = fields.get(names.reconsume_times, "0")
-            "".join((*required, properties, retries))  # raises TypeError for anything but a text
+            try:
+                "".join((*required, properties, retries))  # raises TypeError for anything but a text
+            except TypeError:
+                fields = texts_of(fields)
+                required, properties = names.required(fields), fields.get(names.properties, "")
+                retries = fields.get(names.reconsume_times, "0")
             _, topic, _, _, *numbers = required
             queue_id, sys_flag, born_at, message_flag = map(int, numbers)
             reconsume_times = int(retries)
@@ -118,10 +124,10 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
         if code != expected or flag & RESPONSE_FLAG:
             declined = Declined.NO_SEND
             break
-        if sys_flag & ~ORDINARY_SYS_FLAGS or len(fields) > MAX_EXT_FIELDS:
+        if sys_flag & ~ORDINARY_SYS_FLAGS or len(content["extFields"]) > MAX_EXT_FIELDS:
             declined = Declined.HEADER
             break
-        if batch is not None and batch != "false":
+        if batch in ("true", True):  # other texts are false: C++ sends 0, and 1
             declined = Declined.BATCH
             break
 
@@ -157,10 +163,10 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
                 declined = Declined.QUEUE
                 break
             room, queue = found, QueueUnits(place.queue_ends.get(key, 0))
-        body = data[body_at:next_at]
-        if len(body) > place.max_body_bytes:  # before its signature, which takes long
+        if next_at - body_at > place.max_body_bytes:  # before it is copied, and its signature computed
             declined = Declined.SIZE
             break
+        body = data[body_at:next_at]
         if place.access is not None and not place.access.may_send(code, fields, body):
             declined = Declined.ACCESS
             break

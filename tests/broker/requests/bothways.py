@@ -158,10 +158,10 @@ class Side:
         log = self.store.commit_log
         append: Any = log.append_records
 
-        def append_if_it_fits(data: bytes, *rest: int) -> int:
+        def append_if_it_fits(data: bytes, store_timestamp: int, last_at: int = 0) -> int:
             if self.room is not None and log.max_offset + len(data) > self.room:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return int(append(data, *rest))
+            return int(append(data, store_timestamp, last_at))
 
         log.append_records = append_if_it_fits  # type: ignore[method-assign]  # a disk with a limit of our own
 

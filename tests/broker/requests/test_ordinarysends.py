@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Mapping
 from itertools import count, pairwise
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from rmqha.remoting import turns
 from rmqha.wire.command import RemotingCommand, RequestCode
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS
 from tests import examples
-from tests.broker.requests.bothways import SETTINGS, Event, Scenario
+from tests.broker.requests.bothways import SETTINGS, Event, Scenario, Side
 from tests.broker.requests.sendframes import (
     ALL_TWISTS,
     APP,
@@ -41,6 +42,8 @@ from tests.broker.requests.sendframes import (
     sends,
 )
 from tests.fixtures import new_folder
+from tests.fuzz.mutation import mutate
+from tests.fuzz.texts import COMMAND
 from tests.remoting.test_protocol import frame
 from tests.twins import KernelTests, PlainTests
 
@@ -204,6 +207,27 @@ class EqualTests(PlainTests):
             ends = Event(name="slow disk"), read, Event(name="lease", number=0), Event(name="flushed")
             self.check(Scenario(changed, False, 128, [*ends, Event(name="replicated"), read]))
 
+    def test_a_message_with_many_keys_takes_more_of_a_turn(self) -> None:
+        """Else a turn of 128 such messages takes a third of a second."""
+        side = Side(new_folder(self), {"maxMessageSize": "100000", "mappedFileSizeCommitLog": "262144"}, False, True)
+        side.happen(Event(data=Send({**USUAL, "properties": "KEYS\1" + "k " * 7000}).frame * 3))
+        self.assertEqual(side.broker.stats.sends_taken, 1)
+        side.end()
+        self.assertEqual(side.broker.stats.sends_taken, 3)
+
+    def test_what_clients_in_c_plus_plus_and_javascript_send_is_taken(self) -> None:
+        """Numbers as such, and batch=0."""
+        of_fields = [("queue_id", "1"), ("sys_flag", "0"), ("flag", "0"), ("default_topic_queue_nums", "4")]
+        twists = [Twist("fields", "set", name, value) for name, value in of_fields]
+        odd = [
+            Send({**USUAL, "batch": "0", "unit_mode": "0"}, code=10, names=V1_FIELDS, style="cpp", twists=twists).frame,
+            Send(
+                USUAL, twists=[*twists, *(Twist("fields", "set", name, "false") for name in ("batch", "unit_mode"))]
+            ).frame,
+        ]
+        stats = self.check_each(odd)
+        self.assertEqual((stats.sends_taken, stats.sends_declined.total()), (2 + 2 * len(odd), 0))
+
     @pytest.mark.long
     def test_each_outcome_of_what_a_put_waits_for(self) -> None:
         ordinary = Send(USUAL).frame
@@ -256,6 +280,30 @@ class EqualTests(PlainTests):
         for connection, at in enumerate(range(0, len(stream), 3), start=1):
             script += Event(connection, stream[:at]), Event(connection, stream[at:])
         self.check(Scenario({}, False, 10_000, script))
+
+    def check_mutated(self, seed: int, count: int = 200) -> None:
+        """Both do the same with sends that are spoilt anywhere, each between sound ones on a connection of its own."""
+        rng = Random(seed)
+        sound = [
+            Send(USUAL, body=b"x").frame,
+            Send(USUAL, code=10, names=V1_FIELDS, style="go").frame,
+            Send({**USUAL, "properties": "", "topic": "é漢"}, {"flag": "2"}, escapes=True, style="cpp").frame,
+        ]
+        script: list[Event] = []
+        for connection in range(count):
+            spoilt = mutate(rng.choice(sound)[4:], rng, COMMAND.shape, [each[4:] for each in sound])
+            stream = sound[0] + len(spoilt).to_bytes(4, "big") + spoilt + rng.choice(sound)
+            at = rng.choice((len(stream), rng.randrange(len(stream))))
+            script += Event(connection, stream[:at]), Event(connection, stream[at:])
+        self.check(Scenario({}, False, 10_000, script))
+
+    def test_sends_that_are_spoilt(self) -> None:
+        self.check_mutated(1)
+
+    @pytest.mark.fuzz
+    def test_many_sends_that_are_spoilt(self) -> None:
+        for seed in range(2, 2 + examples(50)):
+            self.check_mutated(seed)
 
     @settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
     @given(scenarios())
