@@ -7,7 +7,7 @@ from rmqha.wire.command import RemotingCommand, ResponseCode
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 USUAL_DIGITS = 18
-"""A number of so many digits is no greater than LONG_MAX."""
+"""A number with at most 18 digits fits into a Java long."""
 assert LONG_MAX >= 10**USUAL_DIGITS
 MAX_DIGITS = 100
 MAX_SHOWN = 255

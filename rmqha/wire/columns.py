@@ -67,29 +67,35 @@ def _run_of(buffer: Any, position: int, limit: int, size: int, magic: int) -> ra
     return range(first, position, size)
 
 
-def proved_starts(buffer: Bytes, position: int, limit: int, most: int) -> tuple[list[int], int]:
+def proved_starts(buffer: Bytes, position: int, limit: int, most: int) -> tuple[Ints, int]:
     """Where proved records start, from ``position``, and where the last of them ends.
 
     Stops before ``limit``, before a blank, and after about ``most`` records. Runs of records of one size are found
     together.
     """
+    runs: list[Ints] = []
     found: list[int] = []
-    append, head_at, blank = found.append, layout.BLANK_HEADER.unpack_from, layout.BLANK_MAGIC_CODE
+    head_at, blank = layout.BLANK_HEADER.unpack_from, layout.BLANK_MAGIC_CODE
     view, patience, last_size, alike = buffer.data, ALIKE_BEFORE_A_GUESS, 0, 0
     while position < limit and len(found) < most:
         size, magic = head_at(view, position)
         if magic == blank:
             break
-        append(position)
+        found.append(position)
         position += size
         alike = alike + 1 if size == last_size else 0
         last_size = size
         if alike >= patience:
             count = _alike(buffer, position, limit, size, most - len(found))
-            found += range(position, position + count * size, size)
+            if count > patience:
+                runs += [np.array(found, np.int64), np.arange(position, position + count * size, size)]
+                most -= len(found) + count
+                found = []
+            else:
+                found += range(position, position + count * size, size)
             position += count * size
             alike, patience = 0, ALIKE_BEFORE_A_GUESS if count > patience else 2 * patience
-    return found, position
+    return np.concatenate([*runs, np.array(found, np.int64)]), position
 
 
 def _alike(buffer: Bytes, position: int, limit: int, size: int, most: int) -> int:

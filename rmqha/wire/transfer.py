@@ -155,6 +155,8 @@ class ReportDecoder:
 
     def feed(self, data: bytes) -> list[int]:
         """The reports that are complete now, oldest first."""
+        if len(data) == REPORT_HEADER.size and not self._held:  # nearly always, while a put waits
+            return list(REPORT_HEADER.unpack(data))
         data = self._held + data
         whole = len(data) - len(data) % REPORT_HEADER.size
         self._held = data[whole:]

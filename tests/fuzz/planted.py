@@ -7,7 +7,7 @@ are tried in this process, and each bug is one that a reader can understand.
 
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from struct import error as StructError
@@ -49,7 +49,7 @@ def _also_when(cause: type[BaseException], function: Callable[..., Any]) -> Call
 
 # -- the decoder of transfers --------------------------------------------------------------------------------
 
-_feed: Callable[..., Iterator[Any]] = TransferDecoder.feed
+_feed: Callable[..., Iterable[Any]] = TransferDecoder.feed
 _finish_held: Callable[..., Any] = TransferDecoder._finish_held
 _frame_bytes: Callable[..., int] = TransferDecoder._frame_bytes
 

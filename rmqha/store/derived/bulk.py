@@ -99,7 +99,7 @@ class BulkDispatch:
             marks = np.array([self.deleted.marks.get(topic, 0) for topic in self.topics], np.int64)
             taken &= records.physical_offset >= marks[some.topic]
         if not taken.all():
-            units = units[taken]
+            units = units.compress(taken)
         return Dispatched(len(records), int((is_queued & ~has_place).sum()), units, some.keys(), batch_topics)
 
     def _topics_of(self, some: "_Columns", rows: Mask) -> frozenset[str]:

@@ -111,7 +111,7 @@ def _by_queue(units: PlacedUnits) -> tuple[PlacedUnits, list[int]]:
     if queues.max() < 1 << 16:
         queues = queues.astype(np.uint16)  # these are sorted several times as fast
     order = queues.argsort(kind="stable")
-    units, queues = units[order], queues[order]
+    units, queues = units.take(order), queues.take(order)  # a ``take`` of records is many times as fast as an index
     offsets = units["queue_offset"]
     begins = ((queues[1:] != queues[:-1]) | (offsets[1:] != offsets[:-1] + 1)).nonzero()[0] + 1
     return units, [0, *begins.tolist(), len(units)]
@@ -455,7 +455,7 @@ class Dispatcher:
         if len(starts) < MIN_BULK_MESSAGES:
             self._singly_until = self.reput_offset + end
             return False
-        records = Records(buffer, self.reput_offset, np.array(starts, np.int64))
+        records = Records(buffer, self.reput_offset, starts)
         if not is_waited_for:
             records = _with_few_keys(records, end)
             if len(records) < MIN_BULK_MESSAGES:

@@ -34,7 +34,7 @@ def proved_records(log: CommitLog, start: int, end: int, progress: Progress = la
         assert data is not None, "it was just proved"
         buffer = np.frombuffer(data, np.uint8)
         starts, _ = proved_starts(buffer, 0, len(buffer), len(buffer))
-        if starts:
-            yield Records(buffer, at, np.array(starts, np.int64))
+        if len(starts):
+            yield Records(buffer, at, starts)
         at = found.end
         progress(at)

@@ -15,7 +15,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.kit.steps import at_once
 from rmqha.store.derived.geometry import Geometry
-from rmqha.store.derived.index import ENTRIES_A_STEP, IndexedKey, IndexFile, KeyIndex, index_paths, read_entries
+from rmqha.store.derived.index import (
+    ENTRIES_A_STEP,
+    IndexedKey,
+    IndexFile,
+    KeyIndex,
+    hashed,
+    index_paths,
+    read_entries,
+)
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import UnflushedFolder
 from rmqha.testing.sim.disk import SimDisk
@@ -239,6 +247,30 @@ class RollingTests(IndexTestCase):
             index.put(keys, NOW)
         self.assertEqual((len(self.paths()), index.end_phy_offset), (1, 300))
         index.put([*keys, key("k", 500, 20)], NOW)
+        self.check_answers(index, [*keys, key("k", 500, 20)])
+
+    def test_keys_of_many_reads_are_written_as_one_array(self) -> None:
+        keys = some_keys(9)
+        index = self.open()
+        for each in keys:
+            index.add_hashed(hashed([each]))
+        with mock.patch.object(IndexFile, "put_hashed", autospec=True, side_effect=IndexFile.put_hashed) as put:
+            index.write_pending()
+        self.assertEqual((put.call_count, index.pending), (1, 0))
+        self.check_answers(index, keys)
+
+    def test_pending_keys_that_are_refused_midway_are_written_once_later(self) -> None:
+        keys = [key(f"k{number}", 100 * (1 + number // 4), number) for number in range(16)]
+        index = self.open()
+        for each in keys:
+            index.add_hashed(hashed([each]))
+        with (
+            mock.patch("os.posix_fallocate", side_effect=[None, OSError(28, "No space left on device")]),
+            self.assertRaises(OSError),
+        ):
+            index.write_pending()
+        index.add_hashed(hashed([key("k", 500, 20)]))
+        index.write_pending()
         self.check_answers(index, [*keys, key("k", 500, 20)])
 
     def test_the_same_key_twice_in_a_message(self) -> None:
