@@ -51,7 +51,7 @@ def _also_when(cause: type[BaseException], function: Callable[..., Any]) -> Call
 
 _feed: Callable[..., Iterable[Any]] = TransferDecoder.feed
 _finish_held: Callable[..., Any] = TransferDecoder._finish_held
-_frame_bytes: Callable[..., int] = TransferDecoder._frame_bytes
+_head: Callable[..., tuple[int, int]] = TransferDecoder._head
 
 
 def lose_a_byte_after_a_frame_in_pieces(patch: pytest.MonkeyPatch) -> None:
@@ -101,13 +101,13 @@ def forget_what_is_still_unfinished(patch: pytest.MonkeyPatch) -> None:
 def _accept_frames(patch: pytest.MonkeyPatch, accepts: Callable[[int, int, int], bool]) -> None:
     """Frames are taken for which ``accepts`` holds: offset, size of the body, largest size."""
 
-    def frame_bytes(decoder: Any, view: Any) -> int:
+    def head(decoder: Any, view: Any) -> tuple[int, int]:
         offset, size = TRANSFER_HEADER.unpack_from(view)
         if accepts(offset, size, decoder._max_body_bytes):
-            return TRANSFER_HEADER.size + int(size)
-        return _frame_bytes(decoder, view)
+            return offset, TRANSFER_HEADER.size + int(size)
+        return _head(decoder, view)
 
-    patch.setattr(TransferDecoder, "_frame_bytes", frame_bytes)
+    patch.setattr(TransferDecoder, "_head", head)
 
 
 def accept_any_negative_size(patch: pytest.MonkeyPatch) -> None:
@@ -135,26 +135,26 @@ def accept_an_offset_of_minus_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def refuse_offsets_with_another_error(patch: pytest.MonkeyPatch) -> None:
-    def frame_bytes(decoder: Any, view: Any) -> int:
+    def head(decoder: Any, view: Any) -> tuple[int, int]:
         try:
-            return _frame_bytes(decoder, view)
+            return _head(decoder, view)
         except FrameError as error:
             if "offset" in str(error):
                 raise ValueError(str(error)) from error
             raise
 
-    patch.setattr(TransferDecoder, "_frame_bytes", frame_bytes)
+    patch.setattr(TransferDecoder, "_head", head)
 
 
 def keep_a_spare_body(patch: pytest.MonkeyPatch) -> None:
     """A decoder keeps room for a second body."""
 
-    def frame_bytes(decoder: Any, view: Any) -> int:
-        size = _frame_bytes(decoder, view)
+    def head(decoder: Any, view: Any) -> tuple[int, int]:
+        offset, size = _head(decoder, view)
         decoder.spare = bytearray(size)
-        return size
+        return offset, size
 
-    patch.setattr(TransferDecoder, "_frame_bytes", frame_bytes)
+    patch.setattr(TransferDecoder, "_head", head)
 
 
 def keep_all_that_came(patch: pytest.MonkeyPatch) -> None:
@@ -166,10 +166,11 @@ def keep_all_that_came(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_memory_for_claimed_bodies(patch: pytest.MonkeyPatch) -> None:
-    def frame_bytes(decoder: Any, view: Any) -> int:
-        return len(bytes(_frame_bytes(decoder, view)))
+    def head(decoder: Any, view: Any) -> tuple[int, int]:
+        offset, size = _head(decoder, view)
+        return offset, len(bytes(size))
 
-    patch.setattr(TransferDecoder, "_frame_bytes", frame_bytes)
+    patch.setattr(TransferDecoder, "_head", head)
 
 
 def look_at_held_bytes_again_and_again(patch: pytest.MonkeyPatch) -> None:

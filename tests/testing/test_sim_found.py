@@ -57,7 +57,8 @@ def test_without_remoting_a_slave_says_that_its_master_has_deleted_what_it_needs
             simulation.put(800, waits=False)
         simulation.put(SEGMENT_SIZE // 2, waits=False)  # rolls
         simulation.advance(0)
-        simulation.deliver_between(MASTER, SLAVE, SEGMENT_SIZE + 2 * TRANSFER_HEADER.size)
+        frames = 3  # a heartbeat, the first message, the rest of the segment
+        simulation.deliver_between(MASTER, SLAVE, SEGMENT_SIZE + frames * TRANSFER_HEADER.size)
         simulation.kill(SLAVE)
         for _ in range(10):
             simulation.put(1200, waits=False)
