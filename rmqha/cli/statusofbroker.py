@@ -15,7 +15,7 @@ from rmqha.store.offline.commands import Trouble
 
 
 def endpoint_of(reactor: Any, address: str, tls: ClientTLS) -> IStreamClientEndpoint:
-    """The way to the broker. Raises Trouble if the address is none."""
+    """The way to the broker. Raises Trouble if the text is not an address."""
     try:
         return make_endpoint(reactor, address, tls)
     except ValueError as error:

@@ -459,10 +459,10 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
         self.hang_up()  # abort: if the peer does not read, a clean close would never end
 
     def hang_up(self) -> None:
-        """Abort the connection, and ignore what it has sent."""
+        """Abort the connection, and ignore what it has sent after the requests that are answered."""
+        self._write_round()
         self.is_open = False
         self._received = Pieces()
-        self._round.clear()
         self._unwritten.clear()
         self._budget.forget(self)
         if ITCPTransport.providedBy(self.transport):

@@ -33,6 +33,7 @@ PRINTERS = {
     ("doctor.py", "_tell"),  # it escapes, and wraps long lines
     ("lag.py", "lag"),  # JSON, and a text of its own
     ("cluster.py", "_give"),  # JSON
+    ("__init__.py", "_version"),  # words of our own
 }
 """Who prints, and escapes what it prints."""
 

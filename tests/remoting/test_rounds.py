@@ -87,10 +87,10 @@ class RoundTests(SynchronousTestCase):
         self.line.doWrite()
         self.assertEqual([number for number, _ in self.answers()], [2, 1])
 
-    def test_nothing_more_is_written_to_a_connection_that_was_hung_up(self) -> None:
-        requests = [RemotingCommand(ECHO, 1, body=b"one"), RemotingCommand(BREAK, 2)]
+    def test_a_connection_that_is_hung_up_has_the_answers_before_that_and_no_more(self) -> None:
+        requests = [RemotingCommand(ECHO, 1, body=b"one"), RemotingCommand(BREAK, 2), RemotingCommand(ECHO, 3)]
         self.protocol.dataReceived(b"".join(map(frame, requests)))
-        self.assertEqual(self.answers(), [])
+        self.assertEqual(self.answers(), [(1, 3)])
 
     def test_answers_between_begin_and_end_are_one_write(self) -> None:
         self.ask(b"", b"", code=LATER)
