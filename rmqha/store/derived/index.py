@@ -39,7 +39,7 @@ from rmqha.wire.javahashes import index_hashes
 NAME_FORMAT = "%Y%m%d%H%M%S"
 MAX_SECONDS = 2**31 - 1
 SLOT_ENDS = 1 << 16
-"""The last bits of a slot have so many values. Keys whose values differ have different slots."""
+"""How many values the last bits of a slot have. Keys whose values differ have different slots."""
 INDEX_FOLDER = "index"
 ZEROS_BATCH = 1 << 20
 ENTRIES_A_STEP = 2048
