@@ -57,7 +57,6 @@ from rmqha.testing.sim.walk import Story, run_seed
 from rmqha.wire import layout, record, scan
 from rmqha.wire.delay import DelayLevels
 from rmqha.wire.layout import INT32
-from rmqha.wire.transfer import Transfer
 
 SEEDS_UNTIL_FOUND = 2000
 
@@ -102,11 +101,10 @@ def begin_segments_one_byte_late(patch: pytest.MonkeyPatch) -> None:
 def end_segments_one_byte_late(patch: pytest.MonkeyPatch) -> None:
     """A slave writes what it has collected when a segment is full and one byte more."""
 
-    def take(replica: Any, transfer: Transfer) -> None:
+    def take(replica: Any, offset: int, body: bytes | memoryview) -> None:
         size = replica._commit_log.segment_size
-        known_bytes = max(0, min(len(transfer.body), replica._commit_log.max_offset - transfer.physic_offset))
-        replica._pending.append(transfer.body[known_bytes:])
-        replica._next = transfer.end_offset
+        replica._pending.append(body[max(0, replica._commit_log.max_offset - offset) :])
+        replica._next = offset + len(body)
         if replica._next % size == 1:
             replica._write_pending()
 

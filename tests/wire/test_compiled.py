@@ -14,8 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from rmqha import __version__
 from rmqha.wire import compiled
 from rmqha.wire.compiled import KernelError, find_kernel
-from tests.needs import need
-from tests.twins import TWINS
+from tests.twins import TWINS, need_kernel
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,7 +90,7 @@ class ImplementationTests(SynchronousTestCase):
 class BuiltKernelTests(SynchronousTestCase):
     def setUp(self) -> None:
         super().setUp()
-        need(None if compiled.KERNEL is not None else f"kernel {compiled.WHY_NOT}")
+        need_kernel()
 
     def test_it_is_built_from_the_sources_of_this_checkout(self) -> None:
         sources = b"".join((ROOT / "rmqha/wire" / name).read_bytes() for name in ("_kernel.pyx", "_sends.pxi"))
@@ -102,7 +101,7 @@ class BuiltKernelTests(SynchronousTestCase):
 
 @pytest.mark.process
 def test_a_process_obeys_the_environment() -> None:
-    need(None if compiled.KERNEL is not None else f"kernel {compiled.WHY_NOT}")
+    need_kernel()
     told = {wish: _what_a_process_says(wish) for wish in ("0", "1", "never")}
     assert told["0"] == "kernel"
     assert told["1"] == "plain Python: kernel switched off"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
-from rmqha.wire.compiled import KERNEL, WHY_NOT
+from rmqha.wire.compiled import KERNEL
 from rmqha.wire.sends import plain
 from rmqha.wire.sends.run import Declined, Place, SendRun, TopicRoom
-from tests.needs import need
+from tests.twins import need_kernel
 from tests.wire.sends import streams
 
 
@@ -24,7 +24,7 @@ def place(**changes: Any) -> Place:
 
 class KernelTestCase(SynchronousTestCase):
     def setUp(self) -> None:
-        need(None if KERNEL is not None else f"kernel {WHY_NOT}")
+        need_kernel()
         super().setUp()
         self.kernel: Any = KERNEL
 
