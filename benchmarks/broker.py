@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.catchup import anonymous_memory, file_memory_beside
+from benchmarks.catchup import memory_beside_store
 from benchmarks.floor import registered
 from benchmarks.processor import processor_seconds
 from benchmarks.resultfile import JSON_HELP, save
@@ -159,11 +159,6 @@ class Floor(Pair):
             super().put(namesrv, load)
 
 
-def memory_beside_store(pid: int) -> float:
-    """Resident MiB of a node of ours beside the pages of its store."""
-    return anonymous_memory(pid) + file_memory_beside(pid, str(WORK))
-
-
 @contextmanager
 def our_pair(role: str, namesrv: rocketmq.NameServer, is_plain: bool = False) -> Iterator[Pair]:
     """A master and a slave of ours, the slave in sync. A plain one has no kernel."""
@@ -179,7 +174,7 @@ def our_pair(role: str, namesrv: rocketmq.NameServer, is_plain: bool = False) ->
         slave = stack.enter_context(TwistdNode(WORK / name, options, name="slave", prefix=prefix))
         slave.wait_for_event(Event.SLAVE_STATE, state="IN_SYNC")
         processes = {"master": [master.pid], "slave": [slave.pid]}
-        yield Pair(name, processes, memory=lambda: max(memory_beside_store(node.pid) for node in (master, slave)))
+        yield Pair(name, processes, memory=lambda: max(memory_beside_store(node.pid, WORK) for node in (master, slave)))
 
 
 @contextmanager

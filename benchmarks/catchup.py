@@ -75,6 +75,11 @@ def file_memory_beside(pid: int, folder: str) -> float:
     return total / 1024
 
 
+def memory_beside_store(pid: int, work: Path) -> float:
+    """Resident MiB of a node of ours beside the pages of its store, which is in ``work``."""
+    return anonymous_memory(pid) + file_memory_beside(pid, str(work))
+
+
 def run_ours(store: Path, end: int, batch_bytes: int) -> Catchup:
     """Our master over ``store`` and our slave."""
     work = WORK / "ours"

@@ -30,7 +30,7 @@ from typing import IO, Protocol
 from urllib.request import urlopen
 
 from benchmarks.broker import PATIENT, Goal
-from benchmarks.catchup import anonymous_memory, file_memory_beside
+from benchmarks.catchup import memory_beside_store
 from benchmarks.processor import processor_seconds
 from benchmarks.rawpulls import pull_all
 from benchmarks.resultfile import JSON_HELP, save
@@ -352,8 +352,7 @@ def bench(arguments: argparse.Namespace) -> dict[str, list[float]]:
             tell(load, ours, java)
             if arguments.turns:
                 print(f"{load!s}  {ours.turns()}", flush=True)
-        pid = ours.process.pid
-        memory = anonymous_memory(pid) + file_memory_beside(pid, str(WORK))
+        memory = memory_beside_store(ours.process.pid, WORK)
         print(f"memory of our master beside its store: {memory:.1f} MiB")
         return figures_of(ours) | figures_of(java)
 

@@ -8,22 +8,18 @@ import time
 from itertools import islice
 from typing import Any
 
-from benchmarks.store import BODY_SIZES, POOL, TOGETHER, OneTopic, messages, reads
+from benchmarks.store import BODY_SIZES, POOL, TOGETHER, new_place, reads
 from rmqha.wire.compiled import KERNEL, implementation
 from rmqha.wire.sends import plain
-from rmqha.wire.sends.run import AnswerParts, Place
 
 TURNS = 5
 READS = POOL // TOGETHER
-MIB = 1024 * 1024
 
 
 def microseconds(take: Any, body_bytes: int) -> float:
     """Processor time a message, in µs."""
-    host = next(messages(1)).store_host
-    answer = AnswerParts.of({"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}, host)
-    place = Place(OneTopic(), answer, "CLUSTER\1DefaultCluster", 4 * MIB, 4 * MIB, born_host=host, store_host=host)
-    place.limit, place.timestamp, place.most = 1 << 30, 1_700_000_000_000, TOGETHER
+    place = new_place()
+    place.limit, place.timestamp = 1 << 30, 1_700_000_000_000
     all_reads = list(islice(reads(body_bytes), READS))
     start = time.process_time()
     for data in all_reads:

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from benchmarks.catchup import anonymous_memory, file_memory_beside
+from benchmarks.catchup import memory_beside_store
 from benchmarks.processor import processor_seconds, run_and_time
 from rmqha.settings.settings import Settings, make_settings
 from rmqha.store.derived.dispatch import SLICE_SECONDS
@@ -245,7 +245,7 @@ def bench_starts(starts: int) -> None:
             with TwistdNode(WORK, options) as node:
                 node.port("fast remoting")
                 seconds.append(processor_seconds(node.pid))
-                memory.append(anonymous_memory(node.pid) + file_memory_beside(node.pid, str(WORK)))
+                memory.append(memory_beside_store(node.pid, WORK))
             shutil.rmtree(node.store)
         print(f"{what} starts in {median(seconds):.2f} s of the processor, and has {median(memory):.1f} MiB")
     rmqha = str(Path(sys.executable).with_name("rmqha"))

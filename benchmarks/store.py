@@ -123,6 +123,14 @@ class OneTopic:
         return TopicRoom.of(topic, QUEUES)
 
 
+def new_place() -> Place:
+    """Where the sends of one client go, without a place in a log yet."""
+    host = next(messages(1)).store_host
+    answer = AnswerParts.of({"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}, host)
+    cluster, most = "CLUSTER\1DefaultCluster", 4 * MIB
+    return Place(OneTopic(), answer, cluster, most, most, born_host=host, store_host=host, most=TOGETHER)
+
+
 def reads(body_bytes: int) -> Iterator[bytes]:
     """The same messages as requests of a producer, so many in each read."""
     frames = []
@@ -153,9 +161,7 @@ class Putting:
         self._together = load.together
         self._messages = messages(load.body_bytes)
         self._reads = reads(load.body_bytes)
-        host = next(self._messages).store_host
-        answer = AnswerParts.of({"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}, host)
-        self._place = Place(OneTopic(), answer, "CLUSTER\1DefaultCluster", 4 * MIB, born_host=host, store_host=host)
+        self._place = new_place()
         self._warm_up = load.warm_up
         self._count = load.count
         self._reactor = reactor
@@ -189,7 +195,6 @@ class Putting:
     def _put_together(self) -> None:
         puts, place = self._store.puts, self._place
         for _ in range(TURN_MESSAGES // TOGETHER):
-            place.most = TOGETHER
             if not puts.begin_run(place):
                 sys.exit("refused")
             read = next(self._reads)

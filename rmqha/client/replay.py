@@ -30,6 +30,7 @@ from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.record import (
     COMPRESSED_FLAG,
     COMPRESSION_TYPE_MASK,
+    MULTI_TAGS_FLAG,
     QUEUED_TRANSACTION_TYPES,
     TRANSACTION_TYPE_MASK,
     Record,
@@ -51,7 +52,6 @@ MOST_DIGITS = 18
 DELAYED_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC)
 """Where messages wait for their time."""
 MAX_FAILURES = 1000
-MULTI_TAGS_FLAG = 0x2
 KEPT_FLAGS = COMPRESSED_FLAG | COMPRESSION_TYPE_MASK | MULTI_TAGS_FLAG
 BROKER_MADE = frozenset(
     {

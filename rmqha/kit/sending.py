@@ -11,7 +11,7 @@ def send_at_once(transport: Any, data: bytes) -> None:
 
     We leave a closing transport to the reactor: it closes its connection when the reactor makes it write the rest.
     """
-    if isinstance(transport, FileDescriptor) and _is_idle(transport):
+    if is_idle(transport):
         taken = transport.writeSomeData(data)  # the reactor need not begin to watch the socket, and end it again
         if taken == len(data):
             return
@@ -22,14 +22,10 @@ def send_at_once(transport: Any, data: bytes) -> None:
 
 
 def is_idle(transport: Any) -> bool:
-    """Whether it is a plain socket in which nothing waits, so that ``send_at_once`` need not ask the reactor."""
-    return isinstance(transport, FileDescriptor) and _is_idle(transport)
-
-
-def _is_idle(transport: FileDescriptor) -> bool:
-    """Whether it is open, and nothing waits in it."""
+    """Whether it is an open plain socket in which nothing waits, so that ``send_at_once`` need not ask the reactor."""
     return bool(
-        transport.connected
+        isinstance(transport, FileDescriptor)
+        and transport.connected
         and not transport.disconnecting
         and not transport.dataBuffer
         and not transport._tempDataBuffer  # bytes of this round: Twisted has no public name for them

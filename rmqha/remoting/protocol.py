@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -55,6 +56,7 @@ from rmqha.wire.command import (
     decode_command,
     encode_head,
 )
+from rmqha.wire.record import Host
 
 SERVER_CHANNEL_MAX_IDLE_SECONDS = 120
 SMALL_ANSWER_BYTES = 4 * 1024
@@ -256,13 +258,15 @@ class RemotingProtocol(Int32StringReceiver, TimeoutMixin):
     @property
     def peer_host(self) -> tuple[str, int]:
         """The other end's address and port; 127.0.0.1 and 0 if it has none."""
-        if self._peer_host is None:
-            address = self.transport.getPeer() if self.transport is not None else None
-            found = getattr(address, "host", "127.0.0.1"), getattr(address, "port", 0)
-            if self.transport is None:
-                return found
-            self._peer_host = found
-        return self._peer_host
+        if self._peer_host is None and self.transport is not None:
+            address = self.transport.getPeer()
+            self._peer_host = getattr(address, "host", "127.0.0.1"), getattr(address, "port", 0)
+        return self._peer_host or ("127.0.0.1", 0)
+
+    @cached_property
+    def born_host(self) -> Host:
+        """The other end's address, as the messages have it that come from there."""
+        return Host.parse(*self.peer_host)
 
     @property
     def own_host(self) -> str:

@@ -11,14 +11,14 @@ from zope.interface import implementer
 from rmqha.kit.steps import Steps, at_once
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.batchqueue import BatchConsumeQueue, BatchUnit
-from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, UNIT, BoundaryType, ConsumeQueue, Unit
+from rmqha.store.derived.consumequeue import PRE_BLANK_SIZE, BoundaryType, ConsumeQueue, Unit
 from rmqha.store.derived.dispatchrequest import read_dispatch_request
 from rmqha.store.derived.index import KeyIndex
 from rmqha.store.derived.queuetable import QueueTable
 from rmqha.store.interfaces import IMessageTimes
 from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.readlimit import ReadLimit
-from rmqha.wire.layout import BLANK_HEADER
+from rmqha.wire.layout import BLANK_HEADER, UNIT
 from rmqha.wire.mixedtopics import is_internal
 from rmqha.wire.record import Blank, Record, RecordError, decode_record, keys_of, parse_msg_id, peek_size
 

@@ -96,6 +96,8 @@ STORE_HOST_AT = FIELD_AT["storeHost"]
 BODY_LENGTH_AT = FIELD_AT["bodyLength"]
 BODY_AT = BODY_LENGTH_AT + INT32.size
 
+UNIT = Struct(">qiq")
+"""A unit of a consume queue: offset in the log, size, tagsCode (spec/store.md 6)."""
 BLANK_HEADER = fields_from("totalSize", "magic")
 """All fields of a blank, which fills a segment's end. A record starts with the same fields."""
 FIXED_HEAD = fields_from("totalSize", "bornTimestamp")

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
+WAIT_TRUE = f"{PROPERTY_SEPARATOR}WAIT{NAME_VALUE_SEPARATOR}true{PROPERTY_SEPARATOR}"
+"""The default, which brokers do not store, between its separators."""
 
 
 def parse_properties(stored: str) -> dict[str, str]:

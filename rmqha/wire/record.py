@@ -46,6 +46,7 @@ MAX_PROPERTIES_BYTES = 32767
 CRC_MASK = 0x7FFFFFFF
 
 COMPRESSED_FLAG = 0x1
+MULTI_TAGS_FLAG = 0x2
 INNER_BATCH_FLAG = 0x80
 """The body is a batch of 5.x, which has queue offsets of its own for each of its messages (spec/store.md 3.6)."""
 TRANSACTION_PREPARED_TYPE = 0x4
@@ -94,6 +95,11 @@ class Host(NamedTuple):
         return f"[{':'.join(f'{group:x}' for group in groups)}]:{self.port}"
 
 
+def v6_flags(born: Host, store: Host) -> int:
+    """The bits of SYSFLAG for these hosts."""
+    return BORNHOST_V6_FLAG * born.is_ipv6 | STOREHOSTADDRESS_V6_FLAG * store.is_ipv6
+
+
 LOOPBACK = Host(b"\x7f\0\0\x01", 0)
 
 
@@ -125,7 +131,7 @@ class Record:
     magic: int = MESSAGE_MAGIC_CODE
 
     def __post_init__(self) -> None:
-        v6_bits = BORNHOST_V6_FLAG * self.born_host.is_ipv6 | STOREHOSTADDRESS_V6_FLAG * self.store_host.is_ipv6
+        v6_bits = v6_flags(self.born_host, self.store_host)
         cleared = self.sys_flag & ~(BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG)
         object.__setattr__(self, "sys_flag", cleared | v6_bits)
         if self.body_crc is None:

@@ -10,7 +10,7 @@ from rmqha.broker.brokerservice import BrokerService, Surroundings
 from rmqha.broker.interfaces import NO_NODE, IBrokersNode, IConfigured, IDelayLevels
 from rmqha.broker.requests.admin import _Signed, _VersionedOffsets
 from rmqha.broker.requests.config import ISettingsObserver
-from rmqha.broker.requests.send import ITransactions, SendMessageProcessor
+from rmqha.broker.requests.send import ITransactions
 from rmqha.broker.tables.attributes import OF_TOPICS_IN_5_3_3
 from rmqha.broker.tables.clients import ClientManageProcessor
 from rmqha.broker.tables.configmanager import ITableDocument, ITableObserver
@@ -48,7 +48,6 @@ class InterfaceTests(BrokerStoreTestCase):
     def test_who_hears_of_the_end_of_a_connection_can(self) -> None:
         for kind in (AclGate, ClientManageProcessor, NameServerLink, NameServerService, RemotingFactory, GroupBroker):
             verifyClass(IConnectionObserver, kind)
-        verifyClass(IConnectionObserver, SendMessageProcessor)
         verifyClass(ITableObserver, BrokerOuterAPI)
 
     def test_a_connection_sends(self) -> None:

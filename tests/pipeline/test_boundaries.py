@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from rmqha.pipeline.boundaries import MAX_RECORD_BYTES, start_before
 from rmqha.pipeline.plan import open_log
-from rmqha.store.derived.consumequeue import PRE_BLANK, UNIT
+from rmqha.store.derived.consumequeue import PRE_BLANK
 from rmqha.store.errors import BoundaryError
 from rmqha.store.log.mappedfile import file_name
 from rmqha.testing.records import make_record
-from rmqha.wire.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE, MESSAGE_MAGIC_CODE_V2, UNIT
 from rmqha.wire.record import Record
 from tests.pipeline.stores import SEGMENT_SIZE, all_offsets, end_of, lay_records, make_store, options, plain_records
 

@@ -26,10 +26,11 @@ from rmqha.pipeline.jobs.rebuild import rebuild
 from rmqha.pipeline.jobs.stats import stats
 from rmqha.pipeline.jobs.verify import verify
 from rmqha.pipeline.schema import PROPERTIES_MAP
-from rmqha.store.derived.consumequeue import CQ_STORE_UNIT_SIZE, UNIT, Unit
+from rmqha.store.derived.consumequeue import CQ_STORE_UNIT_SIZE, Unit
 from rmqha.store.derived.index import KeyIndex
 from rmqha.store.offline.findings import Comparison, Verification
 from rmqha.store.offline.storereader import StoreReader
+from rmqha.wire.layout import UNIT
 from rmqha.wire.record import Blank, Record
 from tests import fixtures
 from tests.pipeline.lake import options_of, visible_files

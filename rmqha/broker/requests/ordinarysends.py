@@ -11,7 +11,7 @@ from zope.interface import implementer
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.tables.stats import BrokerStats
 from rmqha.broker.tables.topics import TopicConfigManager
-from rmqha.remoting.protocol import IConnectionObserver, IRequestPass, Passed, RemotingProtocol
+from rmqha.remoting.protocol import IRequestPass, Passed, RemotingProtocol
 from rmqha.settings.settings import Settings
 from rmqha.store.derived.dispatchrequest import is_no_folder
 from rmqha.store.message import PutMessageStatus
@@ -19,7 +19,7 @@ from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE, TopicConfig, TopicFilterType
 from rmqha.wire.command import ResponseCode
 from rmqha.wire.properties import NAME_VALUE_SEPARATOR
-from rmqha.wire.record import MAX_TOPIC_BYTES, Host
+from rmqha.wire.record import MAX_TOPIC_BYTES
 from rmqha.wire.sends import take
 from rmqha.wire.sends.run import (
     AnswerParts,
@@ -55,7 +55,12 @@ def answer_fields(settings: Settings) -> dict[str, str]:
     return {"MSG_REGION": settings.region_id, "TRACE_ON": str(settings.trace_on).lower()}
 
 
-@implementer(IRequestPass, ITopicRooms, IConnectionObserver)
+def cluster_property(settings: Settings) -> str:
+    """The property that a broker adds to each message, as it is stored."""
+    return f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
+
+
+@implementer(IRequestPass, ITopicRooms)
 class OrdinarySends:
     """Puts and answers ordinary sends. ``stats`` counts them, and why others are left to their processor."""
 
@@ -76,11 +81,10 @@ class OrdinarySends:
         self._now_ms = stamps.wall.now_ms
         self._stats = stats
         self._rooms: dict[str, tuple[TopicConfig, TopicRoom]] = {}
-        self._born_hosts: dict[RemotingProtocol, Host] = {}
         self._place = Place(
             self,
             AnswerParts.of(answer_fields(settings), self._own.store_host),
-            f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}",
+            cluster_property(settings),
             settings.max_message_size_bytes,
             access=access,
             store_host=self._own.store_host,
@@ -94,7 +98,7 @@ class OrdinarySends:
         if (since and self._now_ms() < since) or not self._puts.begin_run(place):
             return None
         place.most = most
-        place.born_host = self._born_hosts.get(connection) or self._born_host(connection)
+        place.born_host = connection.born_host
         if place.store_host is not self._own.store_host:
             place.store_host = self._own.store_host
             place.answer = AnswerParts.of(answer_fields(settings), place.store_host)
@@ -145,12 +149,3 @@ class OrdinarySends:
         room = TopicRoom.of(topic, config.write_queue_nums)
         self._rooms[topic] = config, room
         return room
-
-    def _born_host(self, connection: RemotingProtocol) -> Host:
-        """The client's address, computed once for each connection."""
-        host = self._born_hosts[connection] = Host.parse(*connection.peer_host)
-        connection.on_closed(self)
-        return host
-
-    def connection_closed(self, connection: RemotingProtocol) -> None:
-        self._born_hosts.pop(connection, None)

@@ -14,7 +14,6 @@ from rmqha.store.message import Message, PutMessageResult
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import PERM_WRITE
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
-from rmqha.wire.record import Host
 from rmqha.wire.timers import DELIVER_MS, TIMER_CANCELS, UNIQUE_KEY
 from rmqha.wire.topics import NO_SENDS_TO
 
@@ -68,8 +67,9 @@ class RecallProcessor:
             DELIVER_MS: handle.due_ms,
             "TAGS": RECALL_TAG,
         }
-        host = Host.parse(*connection.peer_host)
-        message = Message(topic, BODY, {}, 0, 0, 0, self._stamps.wall.now_ms(), host, self._stamps.own.store_host)
+        message = Message(
+            topic, BODY, {}, 0, 0, 0, self._stamps.wall.now_ms(), connection.born_host, self._stamps.own.store_host
+        )
         try:
             waiting = self._sends.timers.waiting(message, properties, settings)
         except TimerRefused as refusal:

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
-from zope.interface import Interface, implementer
+from zope.interface import Interface
 
-from rmqha.broker.requests.ordinarysends import CODES, answer_fields
+from rmqha.broker.requests.ordinarysends import CODES, answer_fields, cluster_property
 from rmqha.broker.requests.stamps import Stamps
 from rmqha.broker.requests.timersends import RecallHandle, TimerRefused, TimerSends
 from rmqha.broker.tables.brokertables import BrokerTables
@@ -23,7 +23,6 @@ from rmqha.kit.steps import Steps
 from rmqha.remoting.header import Header
 from rmqha.remoting.protocol import (
     Answer,
-    IConnectionObserver,
     Later,
     Processors,
     RemotingProtocol,
@@ -46,24 +45,23 @@ from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.properties import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
+    WAIT_TRUE,
     format_properties,
     parse_properties,
     property_in,
 )
-from rmqha.wire.record import MAX_TOPIC_BYTES, Host, Record
+from rmqha.wire.record import MAX_TOPIC_BYTES, MULTI_TAGS_FLAG, Record
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS, SendFields
 from rmqha.wire.sends.run import TRANSACTION_ID
 from rmqha.wire.timers import TIMER_CANCELS, TIMES, UNIQUE_KEY
 from rmqha.wire.topics import DEAD_PREFIX, NO_SENDS_TO, RETRY_PREFIX
 
-MULTI_TAGS_FLAG = 0x2
 DLQ_NUMS_PER_GROUP = 1
 MANY_MESSAGES = 1000
 FIRST_RETRY_LEVEL = 3
 """The delay level of a message that comes back for the first time, unless its consumer requests another."""
 VERSION_WITH_MAX_RECONSUME_TIMES = 121
 
-WAIT_TRUE = f"{PROPERTY_SEPARATOR}WAIT{NAME_VALUE_SEPARATOR}true{PROPERTY_SEPARATOR}"
 LOOKED_AT = tuple(
     f"{PROPERTY_SEPARATOR}{name}{NAME_VALUE_SEPARATOR}" for name in ("WAIT", "DELAY", "TRAN_MSG", "CLUSTER")
 )
@@ -96,7 +94,6 @@ class ITransactions(Interface):
         """Put a message, whose properties are complete, as a half message."""
 
 
-@implementer(IConnectionObserver)
 class SendMessageProcessor:
     """Puts the messages that clients send, on a master. ``stats`` counts them."""
 
@@ -122,10 +119,9 @@ class SendMessageProcessor:
         """What becomes of timer messages."""
         self._transactions = transactions
         self._messages_put = stats.messages_put
-        self._cluster = f"CLUSTER{NAME_VALUE_SEPARATOR}{settings.broker_cluster_name}"
+        self._cluster = cluster_property(settings)
         self.in_every_answer = answer_fields(settings)
         """The fields of each answer, successful or not."""
-        self._born_hosts: dict[RemotingProtocol, Host] = {}
 
     @property
     def _is_writable(self) -> bool:
@@ -171,7 +167,7 @@ class SendMessageProcessor:
                 int(flag),
                 int(sys_flag),
                 int(born_timestamp),
-                self._born_hosts.get(connection) or self._born_host(connection),
+                connection.born_host,
                 self._own.store_host,
                 int(fields.get(names.reconsume_times) or 0),
             )
@@ -191,16 +187,6 @@ class SendMessageProcessor:
         since = self.settings.start_accept_send_request_time_stamp
         if self._now_ms() < since:
             raise self._refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {since}")
-
-    def _born_host(self, connection: RemotingProtocol) -> Host:
-        """The client's address, computed once per connection."""
-        host = self._born_hosts[connection] = Host.parse(*connection.peer_host)
-
-        connection.on_closed(self)
-        return host
-
-    def connection_closed(self, connection: RemotingProtocol) -> None:
-        self._born_hosts.pop(connection, None)
 
     def _topic_to_write(
         self, topic: str, request: RemotingCommand, names: SendFields, connection: RemotingProtocol

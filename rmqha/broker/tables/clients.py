@@ -273,7 +273,7 @@ class ProducerManager:
         if known is None or known.client_id != client.client_id:
             if known is not None:
                 self._forget_id(known)
-            self._by_host[Host.parse(*client.connection.peer_host)] = client.connection
+            self._by_host[client.connection.born_host] = client.connection
             connections = self._by_id.setdefault(client.client_id, {})
             connections[client.connection] = connections.get(client.connection, 0) + 1
 
@@ -313,7 +313,7 @@ class ProducerManager:
             self._forget_id(client)
         self._memberships.leave(connection, group)
         if not self._memberships.has(connection):
-            host = Host.parse(*connection.peer_host)
+            host = connection.born_host
             if self._by_host.get(host) is connection:
                 del self._by_host[host]
         if not channels:

@@ -34,8 +34,8 @@ from rmqha.store.log.mappedfile import (
     file_name,
 )
 from rmqha.wire.delay import DelayLevels
+from rmqha.wire.layout import UNIT
 
-UNIT = Struct(">qiq")
 PLACE = Struct(">qi")
 """The start of a unit: which bytes of the log are its message."""
 CQ_STORE_UNIT_SIZE = 20

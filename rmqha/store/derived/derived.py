@@ -21,7 +21,7 @@ from rmqha.store.derived.consumequeue import (
     QueueDamaged,
     queue_file_size,
 )
-from rmqha.store.derived.dispatch import FIRST_PAUSE_SECONDS, SLAVE_PAUSE_SECONDS, Dispatcher
+from rmqha.store.derived.dispatch import Dispatcher
 from rmqha.store.derived.dispatchmark import DispatchMark, remove_mark
 from rmqha.store.derived.dispatchrequest import read_dispatch_request, read_place
 from rmqha.store.derived.geometry import Geometry, UnprovedIndexFile, geometry_of
@@ -206,8 +206,8 @@ class Derived:
             assert self.index is not None, "it has files"
             self.index.truncate(self.index.end_phy_offset)  # a message's keys may be in two files
         self._cut_index(recovery, start)
-        pause = SLAVE_PAUSE_SECONDS if settings.broker_role is BrokerRole.SLAVE else FIRST_PAUSE_SECONDS
-        self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start, pause)
+        is_slave = settings.broker_role is BrokerRole.SLAVE
+        self.dispatcher = Dispatcher(log, self.queues, self.index, settings.message_delay_level, start, is_slave)
         self.dispatcher.placer.found_batches = self._found_batches
         self.dispatcher.deleted = deleted
         self.dispatcher.placer.empty = self._empty

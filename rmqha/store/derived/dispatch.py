@@ -22,7 +22,7 @@ from rmqha.kit.trouble import Trouble
 from rmqha.store.deletions import DeletedTopicTable
 from rmqha.store.derived.bulk import SPACE, BulkDispatch, Dispatched, PlacedUnits
 from rmqha.store.derived.consumequeue import (
-    UNIT,
+    UNIT_DTYPE,
     ConsumeQueue,
     Units,
 )
@@ -155,13 +155,14 @@ class SliceSchedule:
     _log = Logger()
 
     def __init__(
-        self, dispatcher: "Dispatcher", log: CommitLog, clock: IReactorTime, failed: Failed, least_pause: float
+        self, dispatcher: "Dispatcher", log: CommitLog, clock: IReactorTime, failed: Failed, is_slave: bool
     ) -> None:
         self._dispatcher = dispatcher
         self._commit_log = log
         self.clock = clock
         self._failed = failed
-        self._least_pause = self._first_pause = least_pause
+        self._is_slave = is_slave
+        self._least_pause = self._first_pause = SLAVE_PAUSE_SECONDS if is_slave else FIRST_PAUSE_SECONDS
         """The pause before the next slice if dispatch is at the end of the log."""
         self._read_at = clock.seconds()
         self._unread_seconds = 0.0
@@ -177,7 +178,8 @@ class SliceSchedule:
         """There may be more to dispatch."""
         if self._next_slice is None and self._dispatcher.behind_bytes > 0:
             pause = self._first_pause
-            if pause == SLAVE_PAUSE_SECONDS and self.clock.seconds() - self._read_at > READERS_STAY_SECONDS:
+            is_least = self._is_slave and pause == self._least_pause
+            if is_least and self.clock.seconds() - self._read_at > READERS_STAY_SECONDS:
                 pause = UNREAD_PAUSE_SECONDS
             self._unread_seconds = pause - self._first_pause
             self._next_slice = self.clock.callLater(pause, self._run_slice)
@@ -267,16 +269,16 @@ class Dispatcher:
         index: KeyIndex | None,
         delay_levels: DelayLevels,
         start: int,
-        least_pause: float = FIRST_PAUSE_SECONDS,
+        is_slave: bool = False,
     ) -> None:
-        """A message is dispatched ``least_pause`` seconds after it came, or later."""
+        """A slave's dispatches many messages at once: it begins later after a message has come."""
         self._commit_log = log
         self._queues = queues
         self._index = index
         self._delay_levels = delay_levels
         self.placer = Placer(log, queues, delay_levels)
         """What puts messages into queues one by one, and tells listeners."""
-        self._least_pause = least_pause
+        self._is_slave = is_slave
         self._phase: SliceSchedule | Unscheduled = Unscheduled.BUILDING
         self._is_unwritten = False
         self._indexed_timestamp = 0
@@ -317,8 +319,8 @@ class Dispatcher:
     def start(self, clock: IReactorTime, failed: Failed) -> None:
         """Follow the log as it grows. ``failed`` is called with the error of the disk that ends this."""
         assert not isinstance(self._phase, SliceSchedule), "it has stopped, or was never started"
-        self._phase = SliceSchedule(self, self._commit_log, clock, failed, self._least_pause)
-        if self._least_pause == SLAVE_PAUSE_SECONDS:
+        self._phase = SliceSchedule(self, self._commit_log, clock, failed, self._is_slave)
+        if self._is_slave:
             self._queues.watcher = self._phase
 
     def catch_up(self, bar: IBar = NO_BAR) -> None:
@@ -492,21 +494,18 @@ class Dispatcher:
         runs = self._noted_runs(notes)
         if runs is None:
             return False
-        for queue, some in runs:
-            ((last_at, last_size, _),) = UNIT.iter_unpack(some.units[-UNIT.size :])
-            queue.put_run(some.first, bytes(some.units), last_at + last_size)
-            self._tell_of_units(queue, some)
+        self._apply(runs)
         if self._index is not None:
             for note in notes:
                 if isinstance(note.keys, bytes):
                     self._index.add_hashed(np.frombuffer(note.keys, HASHED_KEY_DTYPE))
                 else:
-                    self._index.add([IndexedKey(*key) for key in note.keys])
+                    self._index.add(note.keys)
         self.last_store_timestamp = notes[-1].timestamp
         self.reput_offset = notes[-1].end
         return True
 
-    def _noted_runs(self, notes: Sequence[PutNote]) -> list[tuple[ConsumeQueue, QueueUnits]] | None:
+    def _noted_runs(self, notes: Sequence[PutNote]) -> list[_Run] | None:
         """The units by queue. None if a queue is not open, or its messages do not simply continue it."""
         if self._queues.types.has_any:
             return None
@@ -528,16 +527,8 @@ class Dispatcher:
             queue = self._queues.queues.get(key)
             if queue is None or not queue.is_open or not queue.follows(some.first):
                 return None
-            runs.append((queue, some))
+            runs.append(_Run(queue, some.first, np.frombuffer(some.units, UNIT_DTYPE)))
         return runs if len(runs) <= SLICE_QUEUES else None
-
-    def _tell_of_units(self, queue: ConsumeQueue, some: QueueUnits) -> None:
-        """Call listeners with the last message of each tagsCode: they only wait for the queue to grow."""
-        if not self.placer.listeners:
-            return
-        lasts = {code: (place, at, size) for place, (at, size, code) in enumerate(UNIT.iter_unpack(some.units))}
-        for code, (place, at, size) in lasts.items():
-            self.placer.tell(DispatchRequest(queue.topic, queue.queue_id, some.first + place, at, size, 0, 0, {}), code)
 
     def _has_batch_topics(self, found: Dispatched) -> bool:
         """Whether some messages may need a batch consume queue."""

@@ -62,12 +62,12 @@ HashedKeys = npt.NDArray[np.void]
 NO_KEYS: HashedKeys = np.empty(0, HASHED_KEY_DTYPE)
 
 
-def hashed(keys: Sequence[IndexedKey]) -> HashedKeys:
-    """The keys with the hashes of their texts."""
+def hashed(keys: Sequence[tuple[str, int, int]]) -> HashedKeys:
+    """The keys with the hashes of their texts. Each has the fields of IndexedKey."""
     found = np.empty(len(keys), dtype=HASHED_KEY_DTYPE)
-    found["hash"] = index_hashes([key.text for key in keys])
-    found["physical_offset"] = [key.physical_offset for key in keys]
-    found["store_timestamp"] = [key.store_timestamp for key in keys]
+    found["hash"] = index_hashes([text for text, _, _ in keys])
+    found["physical_offset"] = [physical_offset for _, physical_offset, _ in keys]
+    found["store_timestamp"] = [store_timestamp for _, _, store_timestamp in keys]
     return found
 
 
@@ -307,7 +307,7 @@ class KeyIndex:
         self._has_changed_names = False
         self._left = NO_KEYS
         """Keys that the last ``put_hashed`` could not write. It may have written other keys of the same message."""
-        self._added: list[IndexedKey] = []
+        self._added: list[tuple[str, int, int]] = []
         self._waiting: list[HashedKeys] = []
         """Keys that were added before those in ``_added``."""
         self.full_files_timestamp = self._files[-2].header.end_timestamp if len(self._files) > 1 else 0
@@ -344,7 +344,7 @@ class KeyIndex:
         """How many added keys are not written yet."""
         return len(self._added) + sum(map(len, self._waiting))
 
-    def add(self, keys: Sequence[IndexedKey]) -> None:
+    def add(self, keys: Sequence[tuple[str, int, int]]) -> None:
         """Add keys of messages, as ``put`` does. The next ``write_pending`` or ``query`` writes them."""
         self._added += keys
 

@@ -197,6 +197,9 @@ class CommitLog:
         self._queue.trim_open(max(self.flushed_offset, self._untouched_end))
 
     def _find(self, offset: int) -> MappedFile:
+        tail = self._tail
+        if tail is not None and tail.holds(offset):  # nearly always
+            return tail
         mapped_file = self._queue.find(offset)
         if mapped_file is None:
             raise StoreError(f"no segment holds {offset}; the log is {self.min_offset} to {self.max_offset}")
@@ -214,8 +217,7 @@ class CommitLog:
         limit = self.max_offset if limit is None else min(limit, self.max_offset)
         result = Scan(end=start)
         while result.end < limit and result.problem is None:
-            tail = self._tail
-            mapped_file = tail if tail is not None and tail.holds(result.end) else self._find(result.end)
+            mapped_file = self._find(result.end)
             segment_end = mapped_file.end_offset
             found = scan_records(mapped_file.segment, mapped_file.base_offset, result.end, min(limit, segment_end))
             result = found if result.end == start else result.then(found)
@@ -237,9 +239,7 @@ class CommitLog:
         """Up to ``limit_bytes`` written bytes at ``offset``, within one segment; None if ``offset`` is not written."""
         if not self.min_offset <= offset < self.max_offset:
             return None
-        mapped_file = self._tail  # nearly always the one
-        if mapped_file is None or not mapped_file.base_offset <= offset < mapped_file.end_offset:
-            mapped_file = self._find(offset)
+        mapped_file = self._find(offset)
         position = offset - mapped_file.base_offset
         end = min(position + limit_bytes, self.max_offset - mapped_file.base_offset, mapped_file.file_size)
         return memoryview(mapped_file.segment)[position:end]

@@ -5,7 +5,6 @@ do anything else than to store a message and say so, or might, the pass stops be
 """
 
 from functools import lru_cache
-from struct import Struct
 from struct import error as StructError
 
 import orjson
@@ -30,9 +29,18 @@ from rmqha.wire.layout import (
     INT16,
     MESSAGE_MAGIC_CODE,
     STOREHOSTADDRESS_V6_FLAG,
+    UNIT,
     hosts_extra,
 )
-from rmqha.wire.record import COMPRESSED_FLAG, COMPRESSION_TYPE_MASK, CRC_MASK, MAX_PROPERTIES_BYTES, Host
+from rmqha.wire.properties import WAIT_TRUE
+from rmqha.wire.record import (
+    COMPRESSED_FLAG,
+    COMPRESSION_TYPE_MASK,
+    CRC_MASK,
+    MAX_PROPERTIES_BYTES,
+    MULTI_TAGS_FLAG,
+    v6_flags,
+)
 from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS
 from rmqha.wire.sends.run import (
     V1_CODE,
@@ -46,16 +54,12 @@ from rmqha.wire.sends.run import (
     TopicRoom,
 )
 
-UNIT = Struct(">qiq")
-"""Offset in the log, size, tagsCode (spec/store.md 6)."""
 MOST_HEADER_BYTES = 16 * 1024
 MOST_KEYS = 1024
 """A pass takes no further request when its messages have as many index keys."""
-MULTI_TAGS_FLAG = 0x2
 V6_FLAGS = BORNHOST_V6_FLAG | STOREHOSTADDRESS_V6_FLAG
 ORDINARY_SYS_FLAGS = COMPRESSED_FLAG | MULTI_TAGS_FLAG | V6_FLAGS | COMPRESSION_TYPE_MASK
 """Other bits are those of transactions and of batches that stay one message."""
-WAIT_TRUE = "\2WAIT\1true\2"
 UNIQUE_KEY, KEYS, TAGS = "\2UNIQ_KEY\1", "\2KEYS\1", "\2TAGS\1"
 
 
@@ -63,8 +67,8 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
     """Take the sends from ``at`` in ``data`` on, up to the first request that is not ordinary."""
     end, offset, timestamp = len(data), place.offset, place.timestamp
     born, store = place.born_host, place.store_host
-    head_pack, v6_flags = HEADS[len(born.address), len(store.address)].pack, _v6_flags(born, store)
-    smallest = FIXED_BYTES + hosts_extra(v6_flags)
+    head_pack, host_flags = HEADS[len(born.address), len(store.address)].pack, v6_flags(born, store)
+    smallest = FIXED_BYTES + hosts_extra(host_flags)
     with_key, without_key = _answer_forms(place.answer)
     count, position = 0, offset
     last = offset
@@ -191,7 +195,7 @@ def take(data: bytes, at: int, place: Place) -> SendRun:  # noqa: C901  # one ru
                 message_flag,
                 queue_offset,
                 position,
-                sys_flag & ~V6_FLAGS | v6_flags,
+                sys_flag & ~V6_FLAGS | host_flags,
                 born_at,
                 *born,
                 timestamp,
@@ -244,11 +248,6 @@ def _value(padded: str, name: str) -> str | None:
     """The value of the last property of this name, which may be empty; None if there is none."""
     _, found, rest = padded.rpartition(name)
     return rest.partition("\2")[0] if found else None
-
-
-def _v6_flags(born: Host, store: Host) -> int:
-    """The bits of SYSFLAG for these hosts."""
-    return BORNHOST_V6_FLAG * born.is_ipv6 | STOREHOSTADDRESS_V6_FLAG * store.is_ipv6
 
 
 @lru_cache(maxsize=16)

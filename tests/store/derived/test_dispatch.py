@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from rmqha.kit.progress import IBar
 from rmqha.store.derived import consumequeue, dispatch, placing
-from rmqha.store.derived.consumequeue import UNIT, ConsumeQueue, Unit
+from rmqha.store.derived.consumequeue import ConsumeQueue, Unit
 from rmqha.store.derived.dispatch import (
     BULK_PAUSE_SECONDS,
     BUSY_PAUSE_SECONDS,
@@ -37,7 +37,7 @@ from rmqha.store.log.commitlog import CommitLog
 from rmqha.store.log.mappedfile import MappedFile, UnflushedFolder
 from rmqha.wire.delay import SCHEDULE_TOPIC, DelayLevels
 from rmqha.wire.javahash import java_hash
-from rmqha.wire.layout import MESSAGE_MAGIC_CODE_V2
+from rmqha.wire.layout import MESSAGE_MAGIC_CODE_V2, UNIT
 from rmqha.wire.record import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_PREPARED_TYPE,

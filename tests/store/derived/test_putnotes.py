@@ -15,13 +15,13 @@ from zope.interface import implementer
 from rmqha.kit.wallclock import IWallClock
 from rmqha.settings.settings import Settings
 from rmqha.store.derived import putnotes
-from rmqha.store.derived.consumequeue import UNIT
 from rmqha.store.derived.dispatchrequest import DispatchRequest, read_dispatch_request
 from rmqha.store.derived.index import IndexedKey, hashed
 from rmqha.store.derived.putnotes import PutNote, PutNotes
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.wire.delay import DelayLevels
+from rmqha.wire.layout import UNIT
 from rmqha.wire.record import Host
 from rmqha.wire.sends.run import Queue
 from tests.fixtures import new_folder

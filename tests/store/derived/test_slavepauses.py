@@ -14,7 +14,7 @@ from tests.store.derived.test_dispatch import DispatchTestCase
 class SlavePauseTests(DispatchTestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.dispatcher = Dispatcher(self.log, self.queues, self.index, DelayLevels(), 0, SLAVE_PAUSE_SECONDS)
+        self.dispatcher = Dispatcher(self.log, self.queues, self.index, DelayLevels(), 0, is_slave=True)
         self.addCleanup(self.dispatcher.stop)
         self.dispatcher.start(self.clock, self.failures.append)
 
