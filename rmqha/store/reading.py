@@ -197,7 +197,7 @@ class MessageReader:
         wanted: TagFilter | PropertyFilter | None = None,
     ) -> GetMessageResult:
         """Messages of a queue from ``offset`` on. Raises OSError."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.read(topic, queue_id)
         if queue is None or queue.max_offset == 0:
             return self._nothing(GetMessageStatus.NO_MESSAGE_IN_QUEUE, offset, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset if self.limit is None else self.readable_end(queue)
@@ -344,7 +344,7 @@ class MessageReader:
         If none of many messages is wanted, the read can go on after them. None if no message there is wanted. Raises
         OSError.
         """
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.read(topic, queue_id)
         if queue is None:
             return None
         units, following = self._places(queue, offset)
@@ -492,7 +492,7 @@ class MessageReader:
 
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """STORETIMESTAMP in ms of the message at a queue offset; -1 without one."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.read(topic, queue_id)
         unit = None if queue is None or offset >= self.readable_end(queue) else queue.unit(offset)
         stored = None if unit is None or unit.is_blank else self.store_timestamp(unit.physical_offset)
         return -1 if stored is None else stored
@@ -503,7 +503,7 @@ class MessageReader:
 
     def is_in_disk(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the message at a queue offset is too old to be surely in memory; false without one."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.read(topic, queue_id)
         unit = None if queue is None else queue.unit(offset)
         return unit is not None and self._commit_log.verified_offset - unit.physical_offset > self._memory_bytes
 
@@ -517,7 +517,7 @@ class MessageReader:
         self, topic: str, queue_id: int, timestamp: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> Steps[int]:
         """Like ``offset_by_time``, in steps that read one message each."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.read(topic, queue_id)
         if queue is None:
             return 0
         end = self.readable_end(queue)
@@ -528,7 +528,7 @@ class MessageReader:
 
         Raises OSError.
         """
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.read(topic, queue_id)
         if queue is None:
             return None
         if offset < queue.min_offset:
@@ -538,12 +538,12 @@ class MessageReader:
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The queue's first offset; -1 without a queue."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.read(topic, queue_id)
         return -1 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The queue offset where reads end; 0 without a queue. Raises OSError."""
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.read(topic, queue_id)
         return 0 if queue is None else self.readable_end(queue)
 
     def next_offset(self, topic: str, queue_id: int) -> int:

@@ -41,7 +41,7 @@ AT_ONCE_BYTES = 16 * 1024
 """This many new bytes are sent immediately; fewer may wait for what else this round of the reactor appends."""
 WRITTEN_AT_ONCE = 128 * 1024
 """Frames of this size go to the socket immediately. Twisted gives the kernel no more in one call."""
-GATHER_SECONDS, GATHERED_BYTES = 0.004, 48 * 1024
+GATHER_SECONDS, GATHERED_BYTES = 0.008, 96 * 1024
 """If no put and no consumer waits for slaves, fewer bytes than these wait as long for further ones: each read costs a
 slave. Java's master looks every 100 ms then.
 """

@@ -56,6 +56,8 @@ SLAVE_PAUSE_SECONDS = 0.02
 """Both pauses on a slave: many messages at once cost a fraction."""
 UNREAD_PAUSE_SECONDS = 0.1
 """The first pause on a slave that nobody reads: it has even more messages at once. A read ends it early."""
+UNREAD_BUSY_SECONDS = 0.02
+"""The pause between two slices on a master that nobody reads. A read ends it early."""
 READERS_STAY_SECONDS = 10.0
 """So long after a read others are expected. A held pull counts: it looks at its queue every 5 s."""
 BULK_PAUSE_SECONDS = 0.036
@@ -77,7 +79,7 @@ BULK_SECONDS = 0.02
 MIN_BULK_MESSAGES = 64
 MIN_BULK_BYTES = 16 * 1024
 BULK_BYTES = 8 * 1024 * 1024
-NOTED_AT_ONCE = 512
+NOTED_AT_ONCE = 2048
 """At most this many messages that puts have noted are dispatched in a slice: about 4 ms."""
 SLICE_KEYS = 4096
 """A slice that has this many index keys takes no further message. One message has up to 16,000."""
@@ -177,12 +179,18 @@ class SliceSchedule:
     def log_grew(self) -> None:
         """There may be more to dispatch."""
         if self._next_slice is None and self._dispatcher.behind_bytes > 0:
-            pause = self._first_pause
-            is_least = self._is_slave and pause == self._least_pause
-            if is_least and self.clock.seconds() - self._read_at > READERS_STAY_SECONDS:
-                pause = UNREAD_PAUSE_SECONDS
-            self._unread_seconds = pause - self._first_pause
-            self._next_slice = self.clock.callLater(pause, self._run_slice)
+            self._schedule_slice(self._first_pause)
+
+    def _schedule_slice(self, pause: float) -> None:
+        """Run a slice after ``pause``, or later if nobody reads."""
+        now = self.clock.seconds()
+        at = now + pause
+        if now - self._read_at > READERS_STAY_SECONDS:
+            at = max(
+                at, now + UNREAD_PAUSE_SECONDS if self._is_slave else self._time_of_last_slice + UNREAD_BUSY_SECONDS
+            )
+        self._unread_seconds = at - now - pause
+        self._next_slice = self.clock.callLater(at - now, self._run_slice)
 
     def queue_read(self) -> None:
         """Somebody reads a queue: what waits for its slice waits no longer than with readers."""
@@ -319,9 +327,7 @@ class Dispatcher:
     def start(self, clock: IReactorTime, failed: Failed) -> None:
         """Follow the log as it grows. ``failed`` is called with the error of the disk that ends this."""
         assert not isinstance(self._phase, SliceSchedule), "it has stopped, or was never started"
-        self._phase = SliceSchedule(self, self._commit_log, clock, failed, self._is_slave)
-        if self._is_slave:
-            self._queues.watcher = self._phase
+        self._phase = self._queues.watcher = SliceSchedule(self, self._commit_log, clock, failed, self._is_slave)
 
     def catch_up(self, bar: IBar = NO_BAR) -> None:
         """Dispatch all of the log, and return when it is done. ``bar`` shows the place reached. Raises OSError."""

@@ -140,10 +140,14 @@ class QueueTable:
         self._recently_read.pop(queue, None)
         queue.close()
 
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, for a reader. None if it has never had a message."""
+    def read(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, for a client that reads it now. None if it has never had a message."""
         if self.watcher is not None:
             self.watcher.queue_read()
+        return self.get(topic, queue_id)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The same for the node's own look, which the watcher does not hear of."""
         queue = self.queues.get((topic, queue_id))
         if queue is not None and self._has_many:
             self._recently_read[queue] = None
