@@ -27,7 +27,7 @@ from rmqha.remoting.protocol import IRequestPass, Processors, RemotingProtocol
 from rmqha.remoting.rights import Rights
 from rmqha.remoting.turns import Turns
 from rmqha.settings.settings import Settings, make_settings
-from rmqha.store.derived.dispatch import SLAVE_PAUSE_SECONDS
+from rmqha.store.derived.dispatch import SLAVE_PAUSE_SECONDS, UNREAD_PAUSE_SECONDS
 from rmqha.store.message import Message
 from rmqha.store.messagestore import MessageStore
 from rmqha.store.metadata import SubscriptionGroupConfig
@@ -236,7 +236,8 @@ class BrokerStoreTestCase(SynchronousTestCase):
 
     def dispatch(self) -> None:
         """Let dispatch come to the log's end."""
-        self.clock.pump([SLAVE_PAUSE_SECONDS / 4] * 8)
+        pause = UNREAD_PAUSE_SECONDS if self.store.is_slave else SLAVE_PAUSE_SECONDS
+        self.clock.pump([pause / 4] * 8)
         self.assertEqual(self.store.derived.dispatcher.behind_bytes, 0)
 
     def copy_to_slave(self, **properties: str) -> MessageStore:

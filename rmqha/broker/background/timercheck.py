@@ -50,7 +50,7 @@ class TimerCheckPoints:
             return
         if held.needs_flush(self._store):
             self._store.flush()
-        if not held.is_over(self._store) or self._store.derived.dispatcher.behind_bytes > 0:
+        if not held.is_over(self._store) or self._store.derived.dispatcher.reput_offset < held.log_end:
             return
         self._held = None
         await self._write(held.thing)

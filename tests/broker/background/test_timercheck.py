@@ -87,6 +87,19 @@ class TimerCheckTests(SlaveSyncTestCase):
         self.pass_by(20)
         self.assertEqual(self.written(), (60, 2))
 
+    def test_it_does_not_wait_for_what_comes_later(self) -> None:
+        """A log that grows all the time is never dispatched to its end."""
+        self.receive(10, 50)
+        self.tell_point(60, 2)
+        end = self.store.commit_log.max_offset
+        self.follow(MASTER)
+        self.store.derived.dispatcher.stop()
+        Writer(self.store.commit_log).put("T", 0, b"now")
+        self.store.commit_log.verify()
+        self.pass_by(30)
+        self.assertEqual(self.store.derived.dispatcher.reput_offset, end)
+        self.assertEqual(self.written(), (60, 2))
+
     def test_a_restart_goes_on(self) -> None:
         self.receive(10, 50)
         TimerCheckPoint(40, 0, 1, 1).write(self.folder)
