@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple, Protocol
 
 from zope.interface import implementer
@@ -245,23 +245,29 @@ class MessageReader:
         in_memory_from = self._commit_log.verified_offset - self._memory_bytes
         is_in_disk = start < in_memory_from
         limit_bytes, limit_count = self._limits_in_disk if is_in_disk else self._limits_in_memory
-        count = min(max_messages, limit_count)
         segment_end = start + len(window)
-        part_start, end = start, start + first_size
-        parts, sizes, total = list[memoryview](), [first_size], first_size
-        for physical_offset, size, _ in units:
-            if physical_offset < end or (is_in_disk and physical_offset >= in_memory_from):
-                return None
-            if len(sizes) >= count or total + size > limit_bytes:
-                break
-            if size <= 0 or physical_offset + size > segment_end:
-                return None
-            if physical_offset != end:
+        at = part_start = start
+        end, total = start + first_size, first_size
+        parts, sizes = list[memoryview](), [first_size]
+        for at, size, _ in islice(units, max(0, min(max_messages, limit_count) - 1)):
+            if at != end:
+                if at < end:
+                    return None
                 parts.append(window[part_start - start : end - start])
-                part_start = physical_offset
-            end = physical_offset + size
+                part_start = at
             total += size
+            if total > limit_bytes:
+                break
+            end = at + size
+            if not at < end <= segment_end:
+                return None
             sizes.append(size)
+        else:
+            at = next(units, (end, 0, 0))[0]  # further limits, or a message that is gone, may be where the next one is
+            if at < end:
+                return None
+        if is_in_disk and at >= in_memory_from:
+            return None
         parts.append(window[part_start - start : end - start])
         body = b"".join(parts)
         return GetMessageResult(
