@@ -5,6 +5,7 @@ a limited time in each reactor turn, for any number of clients.
 """
 
 from collections import deque
+from math import inf
 from time import perf_counter
 
 from twisted.internet.defer import Deferred
@@ -16,6 +17,10 @@ TURN_SECONDS = 0.01
 """In one reactor turn, no further slice starts after this time."""
 MAX_REQUESTS_PER_TURN = 128
 """The requests of all connections that are accepted in one reactor turn. The others wait for later turns."""
+REQUESTS_SECONDS = 0.015
+"""In one reactor turn, no further request is accepted after this time. It begins with the first large answer, or when
+requests go on that had to wait: reads of a file that is not in memory wait for the disk.
+"""
 SELDOM = (700, 10, 1000)
 """Thresholds for Python's garbage collector. A full collection of large tables takes longer than a turn, for nothing.
 """
@@ -78,6 +83,8 @@ class Turns:
         self._call: IDelayedCall | None = None
         self._taken = 0
         self._answer_bytes = 0
+        self._until = inf
+        """The time at which this reactor turn accepts no further requests."""
         self.large_frames = ReadPace(clock, LARGE_FRAME_BYTES_PER_TURN)
         """The pace of large frames for which memory is reserved."""
         self.refused_bodies = ReadPace(clock, REFUSED_BYTES_BATCH, REFUSED_BYTES_SECONDS)
@@ -85,8 +92,10 @@ class Turns:
 
     @property
     def is_over(self) -> bool:
-        """Whether this reactor turn has accepted enough requests, or written enough answers."""
-        return self._taken >= MAX_REQUESTS_PER_TURN or self.has_answered_enough
+        """Whether this reactor turn has accepted enough requests, written enough answers, or taken enough time."""
+        if self._taken >= MAX_REQUESTS_PER_TURN or self.has_answered_enough:
+            return True
+        return self._until != inf and self._clock.seconds() >= self._until
 
     @property
     def left(self) -> int:
@@ -112,6 +121,8 @@ class Turns:
     def _schedule(self) -> None:
         if self._call is None:
             self._call = self._clock.callLater(0, self._go_on)
+            if self._until == inf:
+                self._until = self._clock.seconds() + REQUESTS_SECONDS
 
     def next_for_requests(self) -> Deferred[None]:
         """Fires in a later reactor turn that has time for further requests."""
@@ -140,6 +151,7 @@ class Turns:
     def _go_on(self) -> None:
         self._call = None
         self._taken = self._answer_bytes = 0
+        self._until = self._clock.seconds() + REQUESTS_SECONDS
         until = perf_counter() + TURN_SECONDS
         for _ in range(len(self._requests)):  # a request that waits again in this loop goes after the others
             if self.is_over:
@@ -149,5 +161,7 @@ class Turns:
             self._waiting.popleft().callback(None)
             if perf_counter() >= until or self.has_answered_enough:
                 break
-        if self._waiting or self._requests:
+        if self._waiting or self._requests or self._taken:
             self._schedule()
+        if self._call is None:
+            self._until = inf

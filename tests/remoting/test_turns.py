@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.kit.steps import Steps, at_once
 from rmqha.remoting import turns as turns_module
-from rmqha.remoting.turns import MAX_REQUESTS_PER_TURN, Turns
+from rmqha.remoting.turns import MAX_REQUESTS_PER_TURN, REQUESTS_SECONDS, Turns
 
 
 def work(count: int, done: list[int]) -> Steps[int]:
@@ -78,6 +78,34 @@ class TurnsTests(SynchronousTestCase):
         self.assertTrue(self.turns.is_over)
         self.clock.advance(1)
         self.assertFalse(self.turns.is_over)
+
+    def test_a_turn_is_over_when_its_answers_have_taken_long_and_the_next_one_is_not(self) -> None:
+        self.turns.answered(1)
+        self.assertFalse(self.turns.is_over)
+        self.clock.rightNow += REQUESTS_SECONDS
+        self.assertTrue(self.turns.is_over)
+        for _ in range(3):  # nor is a later one, before which nothing happened
+            self.clock.advance(1)
+            self.assertFalse(self.turns.is_over)
+
+    def test_requests_that_take_long_have_turns_of_their_own(self) -> None:
+        order: list[int] = []
+
+        def read(_: None, number: int) -> None:
+            order.append(number)
+            self.turns.take()
+            self.clock.rightNow += REQUESTS_SECONDS
+
+        for number in range(3):
+            self.turns.next_for_requests().addCallback(read, number)
+        for count in range(1, 4):
+            self.clock.advance(1)
+            self.assertEqual(order, list(range(count)))
+            self.assertTrue(self.turns.is_over)
+        for _ in range(2):
+            self.clock.advance(1)
+            self.assertFalse(self.turns.is_over)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_work_can_be_done_without_turns(self) -> None:
         done: list[int] = []

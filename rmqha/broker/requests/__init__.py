@@ -8,6 +8,7 @@ In reading order:
 - ``send``: stores messages.
 - ``recall``: takes timer messages back.
 - ``reply``: replies to request(), passed on to who asked.
+- ``sharedreads``: one read for pulls that wake together and ask for the same messages.
 - ``pull``: reads messages, and holds a pull until a message arrives.
 - ``pop``: refuses POP consumption, which 5.x added.
 - ``confirmed``: tells slaves what is confirmed.

@@ -10,6 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from rmqha.broker.requests.sharedreads import SharedReads
 from rmqha.broker.tables.brokertables import BrokerTables
 from rmqha.broker.tables.clients import BYTES_OF_A_CHARACTER, ConsumerManager
 from rmqha.broker.tables.filters import parse_failed
@@ -57,6 +58,8 @@ USUAL_SUBSCRIPTIONS = 1024
 """How many subscriptions that came with pulls are remembered, so that the next pull does not make it again."""
 WOKEN_AT_ONCE = 64
 """Held pulls that are answered per reactor turn."""
+WAKING_SECONDS = 0.01
+"""In one reactor turn, no further held pull is answered after this time."""
 
 PULL_CODES = {
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -147,6 +150,8 @@ class PullRequestHoldService(PeriodicService):
     ) -> None:
         super().__init__("checking held pulls", CHECK_SECONDS, self.check, clock, first_after=CHECK_SECONDS)
         self.timer = clock
+        self.reads = SharedReads(store)
+        """Reads for all pulls. Those that wake in one turn share them."""
         self._store = store
         self._queues: dict[tuple[str, int], set[HeldPull]] = {}
         self._connections: dict[RemotingProtocol, set[HeldPull]] = {}
@@ -248,14 +253,17 @@ class PullRequestHoldService(PeriodicService):
     def _wake_some(self) -> None:
         self._waking = None
         connections: dict[RemotingProtocol, None] = {}
+        until = self.timer.seconds() + WAKING_SECONDS
+        self.reads.begin()
         for _ in range(min(WOKEN_AT_ONCE, len(self._woken))):
             pull = self._woken.popleft()
             if pull.connection.is_open:
                 connections[pull.connection] = None
                 pull.connection.begin_round()
                 pull.woken.callback(None)
-                if pull.connection.turns.has_answered_enough:
+                if pull.connection.turns.has_answered_enough or self.timer.seconds() >= until:
                     break
+        self.reads.end()
         for connection in connections:
             connection.end_round()
         if self._woken and self._waking is None:
@@ -482,7 +490,7 @@ class PullMessageProcessor:
         if moved is not None:
             return moved
         try:
-            found = self._store.reader.get_message(
+            found = self._held_pulls.reads.get_message(
                 pull.topic, pull.queue_id, pull.queue_offset, pull.max_messages, wanted
             )
         except OSError as error:

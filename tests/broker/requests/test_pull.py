@@ -26,6 +26,7 @@ from rmqha.settings.settings import make_settings
 from rmqha.store import reading
 from rmqha.store.derived.dispatchrequest import DispatchRequest
 from rmqha.store.metadata import PERM_WRITE, SubscriptionGroupConfig, TopicConfig
+from rmqha.store.reading import GetMessageResult
 from rmqha.wire.command import RemotingCommand, RequestCode, ResponseCode
 from rmqha.wire.heartbeat import MessageModel
 from rmqha.wire.javahash import java_hash
@@ -520,6 +521,51 @@ class HoldTests(PullTestCase):
             answer = self.answer()
             self.assertEqual((answer.code, b"secret" in answer.body), (code, code is ResponseCode.SUCCESS))
 
+    def count_reads(self) -> list[tuple[object, ...]]:
+        """The reads of the store from now on."""
+        reads: list[tuple[object, ...]] = []
+        get_message = self.store.reader.get_message
+
+        def counted(*question: Any) -> GetMessageResult:
+            reads.append(question)
+            return get_message(*question)
+
+        self.patch(self.store.reader, "get_message", counted)
+        return reads
+
+    def test_pulls_that_a_message_wakes_share_a_read(self) -> None:
+        """Those of the same place in a queue, with the same subscription. Each is counted for its group."""
+        self.put(b"1")
+        peers = [self.client(self.processor.processors()) for _ in range(6)]
+        subscriptions = ("*", "*", "a || b", "a || b", "b", "*")
+        for number, (peer, subscription) in enumerate(zip(peers, subscriptions, strict=True)):
+            most = 1 if number == 5 else 32
+            self.hold(peer, consumerGroup=f"G{number}", queueOffset=1, subscription=subscription, maxMsgNums=most)
+        reads = self.count_reads()
+        self.reads.clear()
+        records = self.put(b"2", TAGS="b")
+        for peer in peers:
+            (answer,) = peer.answers()
+            self.assert_found(answer, records, 2, 2)
+        self.assertEqual(len(reads), 4)
+        self.assertCountEqual(
+            self.reads, [(f"G{number}", "T", 1, len(encode_record(records[0]))) for number in range(6)]
+        )
+
+    def test_a_read_is_shared_only_until_the_next_message(self) -> None:
+        self.put(b"1", b"2")
+        question = "T", 0, 0, 32, None
+        reads, shared = self.count_reads(), self.held.reads
+        shared.begin()
+        self.assertEqual(len(shared.get_message(*question).sizes), 2)
+        self.assertIs(shared.get_message(*question), shared.get_message(*question))
+        self.assertEqual(len(reads), 1)
+        self.put(b"3")
+        self.assertEqual(len(shared.get_message(*question).sizes), 3)
+        shared.end()
+        shared.get_message(*question)
+        self.assertEqual(len(reads), 3)
+
     def test_a_message_is_there_within_milliseconds(self) -> None:
         self.hold()
         before = self.clock.seconds()
@@ -779,6 +825,20 @@ class HoldServiceTests(SynchronousTestCase):
         self.clock.callLater(0, self.woken.append, "another")
         self.clock.advance(0)
         self.assertEqual(self.woken, ["large", "another", "large", "large"])
+
+    def test_a_turn_wakes_no_more_pulls_when_they_have_taken_long(self) -> None:
+        """Their reads wait for the disk if the messages are not in memory."""
+
+        def answer(_: None) -> None:
+            self.woken.append("slow")
+            self.clock.rightNow += pull.WAKING_SECONDS
+
+        for _ in range(3):
+            self.service.hold(self.connection, self.QUEUE, 0, None, HOLD_SECONDS).addCallback(answer)
+        self.service.message_arrived(DispatchRequest(*self.QUEUE, 0, 0, 100, 0, 0, {}), 0)
+        self.clock.callLater(0, self.woken.append, "another")
+        self.clock.advance(0)
+        self.assertEqual(self.woken, ["slow", "another", "slow", "slow"])
 
     def test_no_more_are_held_than_there_is_room_for(self) -> None:
         self.patch(pull, "MAX_HELD_PULLS", 4)
