@@ -32,7 +32,7 @@ cdef extern from *:
     const char *RMQHA_VERSION
     const char *RMQHA_SOURCE
 
-CONTRACT = 1
+CONTRACT = 2
 """That of `rmqha.wire.compiled`, which does not use a kernel with another one."""
 VERSION = RMQHA_VERSION.decode("ascii")
 """The version of rmqha that this was built for."""
@@ -216,3 +216,4 @@ def check_records(segment, base, start, limit):
 
 
 include "_sends.pxi"
+include "_units.pxi"
