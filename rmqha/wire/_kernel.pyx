@@ -14,6 +14,8 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from os import urandom as _urandom
+
 from isal.isal_zlib import crc32 as _long_crc32
 
 from rmqha.wire import layout as _layout
@@ -217,3 +219,4 @@ def check_records(segment, base, start, limit):
 
 include "_sends.pxi"
 include "_units.pxi"
+include "_index.pxi"

@@ -75,11 +75,16 @@ cdef class _LogRoom:
 
 
 cdef inline bint is_ascii(const uint8_t *at, Py_ssize_t length) noexcept nogil:
-    cdef Py_ssize_t n
-    cdef uint8_t seen = 0
-    for n in range(length):
-        seen |= at[n]
-    return seen < 0x80
+    cdef const uint8_t *end = at + length
+    cdef uint64_t seen = 0, eight
+    while end - at >= 8:
+        memcpy(&eight, at, 8)
+        seen |= eight
+        at += 8
+    while at < end:
+        seen |= at[0]
+        at += 1
+    return seen & 0x8080808080808080U == 0
 
 
 cdef bint take_value(
@@ -102,11 +107,11 @@ cdef bint read_log_properties(const uint8_t *at, Py_ssize_t length, LogRecord *f
     found.unique_key = found.keys = NULL
     found.unique_key_length = found.keys_length = 0
     while at < end:
-        begin, middle = at, NULL
-        while at < end and at[0] != 2:
-            if middle == NULL and at[0] == 1:
-                middle = at
-            at += 1
+        begin = at
+        at = <const uint8_t *>memchr(begin, 2, end - begin)
+        if at == NULL:
+            at = end
+        middle = <const uint8_t *>memchr(begin, 1, at - begin)
         if middle == NULL or middle == begin or middle + 1 == at:
             return False
         name = middle - begin

@@ -79,7 +79,7 @@ def a_log(rng: Random, base: int, oddness: float = 0.02) -> bytes:
 
 
 @dataclass
-class Compared:
+class ComparedLogs:
     """How much of logs was compared."""
 
     passes: int = 0
@@ -87,7 +87,7 @@ class Compared:
     messages: int = 0
 
 
-def compare(kernel: Any, data: bytes, base: int, limits: tuple[int, int, int], compared: Compared) -> None:
+def compare(kernel: Any, data: bytes, base: int, limits: tuple[int, int, int], compared: ComparedLogs) -> None:
     """What the kernel says of a log is what each of its messages says. ``limits`` are of bytes, messages and keys.
 
     Raises AssertionError with the log.

@@ -24,7 +24,7 @@ from rmqha.wire.logunits import OrdinaryUnits, ordinary_units_plain
 from rmqha.wire.record import TRANSACTION_COMMIT_TYPE, TRANSACTION_PREPARED_TYPE, Host, Record, encode_blank
 from tests.fixtures import new_folder
 from tests.pipeline.test_decode import laid
-from tests.store.derived.ordinaryunits import BASES, Compared, a_log, compare
+from tests.store.derived.ordinaryunits import BASES, ComparedLogs, a_log, compare
 from tests.store.derived.test_bulk import TELLING
 from tests.store.queues import Writer
 from tests.strategies import records
@@ -47,7 +47,7 @@ class OrdinaryUnitsTests(SynchronousTestCase):
 
     def units(self, data: bytes, limit: int = LARGE, most: int = LARGE, most_keys: int = LARGE) -> OrdinaryUnits | None:
         """From a buffer that ends with the data: the sanitizers see a read behind it."""
-        compare(self.kernel, data, 0, (limit, most, most_keys), Compared())
+        compare(self.kernel, data, 0, (limit, most, most_keys), ComparedLogs())
         found: OrdinaryUnits | None = self.kernel.ordinary_units(data, 0, limit, most, most_keys)
         return found
 
@@ -117,7 +117,7 @@ class OrdinaryUnitsTests(SynchronousTestCase):
     @settings(deadline=None)
     @given(st.randoms(use_true_random=False), st.sampled_from(BASES))
     def test_what_it_says_of_any_log_is_what_its_messages_say(self, rng: Random, base: int) -> None:
-        data, compared = a_log(rng, base), Compared()
+        data, compared = a_log(rng, base), ComparedLogs()
         for limit in (LARGE, len(data), rng.randrange(len(data) + 1)):
             compare(self.kernel, data, base, (limit, rng.choice((1, 100, LARGE)), rng.choice((1, 9, LARGE))), compared)
 
