@@ -178,14 +178,26 @@ class EqualTests(SynchronousTestCase):
         self.taken += found.messages if found is not None else 0
         return found
 
+    def sides(self) -> tuple[CommitLog, list[Side]]:
+        """An empty log, and what is made of it without the kernel's pass and with it."""
+        root = new_folder(self)
+        log = CommitLog(root / "commitlog", 64 * 1024)
+        ways = {"plain": ordinary_units_plain, "kernel": self.counted}
+        return log, [Side(log, root / name, way) for name, way in ways.items()]
+
+    def check(self, log: CommitLog, sides: list[Side]) -> None:
+        """Both have the same. Closes them."""
+        plain, kernel = (side.outcome() for side in sides)
+        for side in sides:
+            side.close()
+        log.close()
+        self.assertEqual(kernel, plain)
+
     @pytest.mark.long
     @settings(deadline=None, max_examples=40)
     @given(st.randoms(use_true_random=False))
     def test_both_make_the_same_of_any_log(self, rng: Random) -> None:
-        root = new_folder(self)
-        log = CommitLog(root / "commitlog", 64 * 1024)
-        ways = {"plain": ordinary_units_plain, "kernel": self.counted}
-        sides = [Side(log, root / name, way) for name, way in ways.items()]
+        log, sides = self.sides()
         if rng.random() < 0.5:  # nobody waits for dispatch
             for side in sides:
                 side.dispatcher.start(Clock(), lambda failure: failure.raiseException())
@@ -200,11 +212,26 @@ class EqualTests(SynchronousTestCase):
                 elif step > 0.9:
                     side.dispatcher.deleted = DeletedTopicTable((Deletion("T0", log.verified_offset),))
                 side.catch_up(self)
-        plain, kernel = (side.outcome() for side in sides)
+        self.check(log, sides)
+
+    def test_messages_before_those_of_a_queue_are_not_put_behind_them(self) -> None:
+        """They were deleted with their topic, and nobody remembers that."""
+        log, sides = self.sides()
+        writer = Writer(log)
+        before = [writer.put() for _ in range(10)]
+        mark = log.verified_offset
+        after = [writer.put(queue_offset=number) for number in range(3)]
+        self.taken = 0
         for side in sides:
-            side.close()
-        log.close()
-        self.assertEqual(kernel, plain)
+            side.dispatcher.deleted = DeletedTopicTable((Deletion("T", mark),))
+            side.catch_up(self)
+            self.assertEqual(side.queues.queues["T", 0].max_offset, len(after))
+            side.dispatcher.deleted = DeletedTopicTable()
+            side.dispatcher.go_back_to(before[len(after)].physical_offset)
+            side.catch_up(self)
+            self.assertEqual(side.queues.queues["T", 0].max_offset, len(after))
+        self.assertGreater(self.taken, 0)
+        self.check(log, sides)
 
     def test_most_messages_of_a_usual_log_are_taken_by_the_kernel(self) -> None:
         root = new_folder(self)
