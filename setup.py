@@ -8,7 +8,7 @@ from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
-SOURCES = ("rmqha/wire/_kernel.pyx", "rmqha/wire/_sends.pxi")
+SOURCES = ("rmqha/wire/_kernel.pyx", "rmqha/wire/_sends.pxi", "rmqha/wire/_units.pxi", "rmqha/wire/_index.pxi")
 """The kernel's; the first one includes the others."""
 WISHES = {"": None, "yes": True, "no": False}
 

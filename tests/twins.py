@@ -16,7 +16,8 @@ import pytest
 from twisted.trial.unittest import SynchronousTestCase
 
 from rmqha.broker.requests import ordinarysends
-from rmqha.wire import scan
+from rmqha.store.derived import dispatch, index
+from rmqha.wire import logunits, scan
 from rmqha.wire.compiled import KERNEL, SWITCHED_OFF, WHY_NOT
 from rmqha.wire.sends import plain
 from tests.needs import need
@@ -37,6 +38,9 @@ class Twin(NamedTuple):
 TWINS = (
     Twin(scan, "check_records", "check_records", scan.check_records_plain),
     Twin(ordinarysends, "take", "take_sends", plain.take),
+    Twin(index, "chain_keys", "chain_keys", index.chain_keys_plain),
+    Twin(index, "link_keys", "link_keys", index.link_keys_plain),
+    Twin(dispatch, "ordinary_units", "ordinary_units", logunits.ordinary_units_plain),
 )
 """All of them."""
 

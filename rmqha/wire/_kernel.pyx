@@ -14,6 +14,8 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.buffer cimport PyBUF_READ
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
+from os import urandom as _urandom
+
 from isal.isal_zlib import crc32 as _long_crc32
 
 from rmqha.wire import layout as _layout
@@ -32,7 +34,7 @@ cdef extern from *:
     const char *RMQHA_VERSION
     const char *RMQHA_SOURCE
 
-CONTRACT = 1
+CONTRACT = 2
 """That of `rmqha.wire.compiled`, which does not use a kernel with another one."""
 VERSION = RMQHA_VERSION.decode("ascii")
 """The version of rmqha that this was built for."""
@@ -216,3 +218,5 @@ def check_records(segment, base, start, limit):
 
 
 include "_sends.pxi"
+include "_units.pxi"
+include "_index.pxi"

@@ -6,7 +6,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 cdef int32_t SEND_MESSAGE_V2, RESPONSE_FLAG, ONEWAY_FLAG, V6_FLAGS, ORDINARY_SYS_FLAGS
 cdef Py_ssize_t MOST_HEADER_BYTES, MOST_KEYS, MAX_PROPERTIES_BYTES
@@ -156,10 +156,14 @@ cdef uint8_t *put_hex64(uint8_t *to, uint64_t value) noexcept nogil:
 
 
 cdef inline uint32_t java_hash(uint32_t value, const uint8_t *at, Py_ssize_t length) noexcept nogil:
-    """Java's hash code of ASCII, after a text that has this one."""
-    cdef Py_ssize_t n
-    for n in range(length):
-        value = 31 * value + at[n]
+    """Java's hash code of ASCII, after a text that has this one. Four characters a step: a processor does these at once."""
+    cdef const uint8_t *end = at + length
+    while end - at >= 4:
+        value = 923521U * value + (29791U * at[0] + 961U * at[1] + 31U * at[2] + at[3])
+        at += 4
+    while at < end:
+        value = 31 * value + at[0]
+        at += 1
     return value
 
 

@@ -15,7 +15,7 @@ from rmqha import __version__
 Function = TypeVar("Function")
 
 PURE_PYTHON = "RMQHA_PURE_PYTHON"
-CONTRACT = 1
+CONTRACT = 2
 """It changes whenever arguments, results or meaning of a compiled function change. The kernel has the same number."""
 NAME = "rmqha.wire._kernel"
 NOT_BUILT, SWITCHED_OFF = "not built", "switched off"

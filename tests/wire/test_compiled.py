@@ -93,7 +93,10 @@ class BuiltKernelTests(SynchronousTestCase):
         need_kernel()
 
     def test_it_is_built_from_the_sources_of_this_checkout(self) -> None:
-        sources = b"".join((ROOT / "rmqha/wire" / name).read_bytes() for name in ("_kernel.pyx", "_sends.pxi"))
+        sources = b"".join(
+            (ROOT / "rmqha/wire" / name).read_bytes()
+            for name in ("_kernel.pyx", "_sends.pxi", "_units.pxi", "_index.pxi")
+        )
         assert compiled.KERNEL is not None, "setUp has asked"
         digest = hashlib.sha256(sources).hexdigest()
         self.assertEqual(compiled.KERNEL.SOURCE, digest, "the kernel is older than its source: make kernel")

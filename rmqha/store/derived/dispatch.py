@@ -43,6 +43,7 @@ from rmqha.store.log.derivedend import DerivedEnd
 from rmqha.store.log.mappedfile import Syncable
 from rmqha.wire.columns import Records, proved_starts
 from rmqha.wire.delay import DelayLevels
+from rmqha.wire.logunits import ordinary_units
 from rmqha.wire.sends.run import QueueUnits
 
 SLICE_BYTES = 1024 * 1024
@@ -408,9 +409,10 @@ class Dispatcher:
             return
         if limit >= MIN_BULK_BYTES and base >= self._singly_until:
             began = self._seconds()
-            if self._dispatch_many(data[:limit]):
+            if self._dispatch_ordinary(data[:limit]) or self._dispatch_many(data[self.reput_offset - base : limit]):
                 self._bulk_took(self._seconds() - began)
                 return
+            position = self.reput_offset - base
         for count in range(SLICE_MESSAGES):
             if position >= limit or self._is_full(position, keys):
                 break
@@ -454,10 +456,32 @@ class Dispatcher:
         if seconds > BULK_SECONDS:
             self._bulk_messages = max(2 * MIN_BULK_MESSAGES, self._bulk_messages // 2)
 
+    @property
+    def _most_at_once(self) -> int:
+        return BULK_MESSAGES_WAITED_FOR if self._phase is Unscheduled.BUILDING else self._bulk_messages
+
+    def _dispatch_ordinary(self, data: memoryview) -> bool:
+        """Dispatch the messages at the start of ``data`` that the kernel knows, if they are many and follow in open
+        queues. Whether the slice has enough then.
+        """
+        base, most = self.reput_offset, self._most_at_once
+        found = ordinary_units(data, base, BULK_BYTES, most, BULK_KEYS)
+        if found is None or found.messages < MIN_BULK_MESSAGES:
+            return False
+        queues = [self._queues.queues.get(key) for key in found.queues]
+        if any(queue is None or queue.max_physical_offset > base for queue in queues):
+            return False  # it has no files yet, or has some of the messages
+        if not self._dispatch_noted([PutNote(base, *found)]):
+            return False
+        self._bulk_messages = min(BULK_MESSAGES, 2 * self._bulk_messages)
+        size = found.end - base
+        is_half = 2 * found.messages >= most or 2 * found.key_count >= BULK_KEYS or 2 * size >= BULK_BYTES
+        return is_half or size == len(data)
+
     def _dispatch_many(self, data: memoryview) -> bool:
         """Dispatch the messages in ``data`` many at once. False if they must be dispatched one by one."""
         is_waited_for = self._phase is Unscheduled.BUILDING
-        most = BULK_MESSAGES_WAITED_FOR if is_waited_for else self._bulk_messages
+        most = self._most_at_once
         buffer = np.frombuffer(data, np.uint8)
         starts, end = proved_starts(buffer, 0, min(len(data), BULK_BYTES), most)
         if len(starts) < MIN_BULK_MESSAGES:

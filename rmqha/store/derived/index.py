@@ -34,6 +34,7 @@ from rmqha.store.derived.geometry import (
 )
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import DISK, Disk, Syncable, UnflushedFolder
+from rmqha.wire.compiled import compiled_or
 from rmqha.wire.javahashes import index_hashes
 
 NAME_FORMAT = "%Y%m%d%H%M%S"
@@ -96,13 +97,41 @@ def _sharing_rows(slots: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.flatnonzero(is_shared[ends])
 
 
-class _Chained(NamedTuple):
-    """Each entry's predecessor, the slots of the entries, and each slot's newest entry."""
+def chain_keys_plain(
+    keys: HashedKeys, slots: npt.NDArray[np.int32], first_number: int, begin_timestamp: int
+) -> tuple[bytes, int]:
+    """The entries of keys, numbered from ``first_number`` on and chained into their slots; how many slots they begin.
 
-    previous: npt.NDArray[np.int64]
-    slots: npt.NDArray[np.int64]
-    newest: npt.NDArray[np.int64]
-    slots_begun: int
+    ``slots``, big-endian, and ``begin_timestamp`` (ms) are those of the file. Changes nothing. Specifies the kernel's.
+    """
+    entries = np.empty(len(keys), dtype=ENTRY_DTYPE)
+    entries["hash"] = keys["hash"]
+    entries["physical_offset"] = keys["physical_offset"]
+    entries["seconds"] = 0
+    if begin_timestamp > 0:
+        entries["seconds"] = np.clip((keys["store_timestamp"] - begin_timestamp) // 1000, 0, MAX_SECONDS)
+    slot_of = keys["hash"].astype(np.int64) % len(slots)
+    numbers = np.arange(first_number, first_number + len(keys))
+    previous = slots[slot_of].astype(np.int64)
+    previous[(previous < 0) | (previous >= first_number)] = 0
+    rows = _sharing_rows(slot_of)
+    rows = rows[slot_of[rows].argsort(kind="stable")]
+    follows = slot_of[rows[1:]] == slot_of[rows[:-1]]
+    previous[rows[1:][follows]] = numbers[rows[:-1][follows]]
+    entries["previous"] = previous
+    return entries.tobytes(), int((previous == 0).sum())
+
+
+def link_keys_plain(keys: HashedKeys, slots: npt.NDArray[np.int32], first_number: int) -> None:
+    """Let the slots of keys lead to their entries, numbered from ``first_number`` on. Specifies the kernel's.
+
+    If several have one slot, it leads to the last of them.
+    """
+    slots[keys["hash"].astype(np.int64) % len(slots)] = np.arange(first_number, first_number + len(keys))
+
+
+chain_keys = compiled_or(chain_keys_plain, "chain_keys")
+link_keys = compiled_or(link_keys_plain, "link_keys")
 
 
 class IndexFile:
@@ -162,38 +191,14 @@ class IndexFile:
         """Add keys, oldest first; they must have room. Raises OSError."""
         header = self.header
         if header.index_count <= 1:
-            header.begin_timestamp, header.begin_phy_offset = keys[0][["store_timestamp", "physical_offset"]].item()
-        entries = np.empty(len(keys), dtype=ENTRY_DTYPE)
-        entries["hash"] = keys["hash"]
-        entries["physical_offset"] = keys["physical_offset"]
-        entries["seconds"] = self._seconds(keys["store_timestamp"])
-        chained = self._chain(keys["hash"].astype(np.int64) % self._slot_count, header.index_count)
-        entries["previous"] = chained.previous
-        data, at = memoryview(entries.tobytes()), self._entries_at + ENTRY_BYTES * header.index_count
-        self._file.write(at, data)
-        self._slots[chained.slots] = chained.newest
-        header.hash_slot_count += chained.slots_begun
+            _, header.begin_phy_offset, header.begin_timestamp = keys[0].item()
+        entries, slots_begun = chain_keys(keys, self._slots, header.index_count, header.begin_timestamp)
+        self._file.write(self._entries_at + ENTRY_BYTES * header.index_count, memoryview(entries))
+        link_keys(keys, self._slots, header.index_count)
+        header.hash_slot_count += slots_begun
         header.index_count += len(keys)
-        header.end_timestamp, header.end_phy_offset = keys[-1][["store_timestamp", "physical_offset"]].item()
+        _, header.end_phy_offset, header.end_timestamp = keys[-1].item()
         self._write_header()
-
-    def _seconds(self, store_timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        if self.header.begin_timestamp <= 0:
-            return np.zeros(len(store_timestamps), dtype=np.int64)
-        return np.clip((store_timestamps - self.header.begin_timestamp) // 1000, 0, MAX_SECONDS)
-
-    def _chain(self, slots: npt.NDArray[np.int64], first_number: int) -> "_Chained":
-        """Chain entries, numbered from ``first_number`` on, into their slots. Changes nothing."""
-        numbers = np.arange(first_number, first_number + len(slots))
-        previous = self._slots[slots].astype(np.int64)
-        previous[(previous < 0) | (previous >= first_number)] = 0
-        is_last = np.ones(len(slots), dtype=bool)
-        rows = _sharing_rows(slots)
-        rows = rows[slots[rows].argsort(kind="stable")]
-        follows = slots[rows[1:]] == slots[rows[:-1]]
-        earlier, later = rows[:-1][follows], rows[1:][follows]
-        previous[later], is_last[earlier] = numbers[earlier], False
-        return _Chained(previous, slots[is_last], numbers[is_last], int((previous == 0).sum()))
 
     def _write_header(self) -> None:
         header = self.header

@@ -49,6 +49,7 @@ from rmqha.wire.sends.run import QueueUnits
 from tests.fixtures import new_folder
 from tests.store.logs import SEGMENT_SIZE
 from tests.store.queues import FOREVER, Expected, Writer, check_index, expected_of, expected_of_records, records_of
+from tests.twins import KernelTests, PlainTests
 
 V4, V6 = Host(b"\x0a\1\2\3", 40000), Host(bytes(range(16)), 40000)
 
@@ -334,7 +335,7 @@ class TickingClock(Clock):
         return self.rightNow
 
 
-class BulkTests(DispatchTestCase):
+class BulkTests(PlainTests, DispatchTestCase):
     """Many messages at once become what they become one by one."""
 
     segment_size = 64 * 1024
@@ -433,6 +434,10 @@ class BulkTests(DispatchTestCase):
                 self.dispatcher.run_slice()
         self.dispatcher.catch_up()
         self.check()
+
+
+class BulkKernelTests(KernelTests, BulkTests):
+    """And by the kernel."""
 
 
 class ImpossibleOffsetTests(DispatchTestCase):

@@ -27,9 +27,12 @@ from rmqha.store.derived.index import (
 from rmqha.store.errors import StoreError
 from rmqha.store.log.mappedfile import UnflushedFolder
 from rmqha.testing.sim.disk import SimDisk
+from rmqha.wire.compiled import KERNEL
 from rmqha.wire.javahashes import index_hashes
 from tests import examples
 from tests.fixtures import new_folder, open_files
+from tests.store.derived.chainedkeys import ComparedKeys, compare
+from tests.twins import KernelTests, PlainTests, need_kernel
 
 SLOTS, MOST = 7, 12
 NOW = datetime(2026, 11, 20, 20, 18, 13, 850_999)
@@ -119,7 +122,7 @@ class IndexTestCase(SynchronousTestCase):
         self.assertEqual(index.query("T", "nobody's", 0, FOREVER, 10), [])
 
 
-class GoldenTests(IndexTestCase):
+class GoldenTests(PlainTests, IndexTestCase):
     def test_the_entries_of_one_message(self) -> None:
         """store.md 7.2, golden."""
         keys = [IndexedKey(f"TopicA#{name}", 0x76, T + 5) for name in ("ABC", "k1", "k2")]
@@ -165,7 +168,11 @@ class GoldenTests(IndexTestCase):
         self.assertEqual(index.query("T", "k", 0, FOREVER, 10), [])
 
 
-class RollingTests(IndexTestCase):
+class GoldenKernelTests(KernelTests, GoldenTests):
+    """And by the kernel."""
+
+
+class RollingTests(PlainTests, IndexTestCase):
     def test_a_batch_goes_on_in_new_files(self) -> None:
         for count in (MOST - 2, MOST - 1, MOST, 2 * MOST - 2, 2 * MOST - 1, 40):
             self.again()
@@ -276,6 +283,18 @@ class RollingTests(IndexTestCase):
     def test_the_same_key_twice_in_a_message(self) -> None:
         index = self.make([key("k", 100), key("k", 100)])
         self.assertEqual(index.query("T", "k", 0, FOREVER, 10), [100, 100])
+
+
+class RollingKernelTests(KernelTests, RollingTests):
+    """And by the kernel."""
+
+
+def test_the_kernel_chains_and_links_keys_as_the_plain_functions_do() -> None:
+    need_kernel()
+    compared = ComparedKeys()
+    for seed in range(60):
+        compare(KERNEL, Random(seed), compared)
+    assert compared.keys > 60
 
 
 class QueryTests(IndexTestCase):
