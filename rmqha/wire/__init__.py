@@ -27,6 +27,7 @@ The network:
 - ``offsettable``: tables of queue offsets between brokers and clients.
 - ``batch``: the body of a batch of messages.
 - ``sends/``: ordinary sends, all that one read brings.
+- ``logunits``: what dispatch makes of ordinary messages of the log.
 
 And for both:
 
