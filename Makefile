@@ -182,6 +182,9 @@ chaos: $(READY)  ## faults for a whole failover cluster under Java clients, 50 o
 fuzz: $(READY)  ## until Ctrl-C, led by coverage where atheris is; FUZZ='--seconds 60 --seed 1' and the like
 	$(BIN)/python -m tests.fuzz $(or $(FUZZ),--guided)
 
+fuzz-broker: $(READY)  ## a whole broker with 200 connections, plain and TLS, some of which break off; FUZZ='--seeds 0..99'
+	$(BIN)/python -m tests.fuzz.broker $(FUZZ)
+
 fuzz-stores: $(READY)  ## damaged stores, until Ctrl-C; FUZZ='--cases 20000 --seed 1' and the like
 	$(BIN)/python -m tests.fuzz.stores $(FUZZ)
 
