@@ -9,7 +9,6 @@ import argparse
 import socket
 import ssl
 import struct
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -34,6 +33,7 @@ from rmqha.wire.command import (
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.layout import UNIT
 from rmqha.wire.record import Record, decode_record, parse_msg_id
+from tests.commands import rmqha
 from tests.net.tls.authority import Authority
 
 CONNECTIONS = 200
@@ -336,8 +336,7 @@ def fuzz(
         problems += log_problems(connections, records)
         problems += answer_problems(connections, records)
         problems += queue_problems(node.store, records)
-        rmqha = str(Path(sys.executable).with_name("rmqha"))
-        verified = subprocess.run([rmqha, "verify", str(node.store)], capture_output=True, text=True, check=False)
+        verified = rmqha("verify", node.store)
         problems += [verified.stdout + verified.stderr] if verified.returncode else []
     return problems, len(records)
 

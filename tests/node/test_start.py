@@ -42,7 +42,10 @@ WINDOWS = "import rmqha.store.log.stretches as s; s.FIRST_WINDOW_BYTES = s.WINDO
 PHASES = {
     "RECOVERING": SLOW.format(package="log", module="commitlog", what="scan_records", more=WINDOWS),
     "DISPATCHING": SLOW.format(
-        package="derived", module="dispatch", what="Dispatcher.run_slice", more="dispatch.BULK_MESSAGES_WAITED_FOR = 200"
+        package="derived",
+        module="dispatch",
+        what="Dispatcher.run_slice",
+        more="dispatch.BULK_MESSAGES_WAITED_FOR = 200",
     ),
 }
 

@@ -147,7 +147,7 @@ class QueueTable:
         return self.get(topic, queue_id)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The same for the node itself, which is no client: the watcher does not learn of it."""
+        """The same for the node's own use: the watcher is not called."""
         queue = self.queues.get((topic, queue_id))
         if queue is not None and self._has_many:
             self._recently_read[queue] = None
