@@ -124,8 +124,9 @@ class Connection:
         properties += [f"TAGS\1{rng.choice(('a', 'b', 'ü'))}"] if rng.random() < 0.6 else []
         properties += [f"KEYS\1k{self.number} k{opaque}"] if rng.random() < 0.4 else []
         properties += [f"DELAY\1{delay}"] if delay else []
-        values = ("group", rng.choice(TOPICS), "TBW102", str(QUEUES), str(rng.randrange(QUEUES)), "0", "1700000000000")
-        values += ("0", "\2".join(properties), "0", "false", "16", "false")
+        topic, queue_id, stored = rng.choice(TOPICS), str(rng.randrange(QUEUES)), "\2".join(properties)
+        values = ["group", topic, "TBW102", str(QUEUES), queue_id, "0", "1700000000000", "0", stored]
+        values += ["0", "false", "16", "false"]
         return dict(zip(V1_NAMES, values, strict=True))
 
     def _request(self, opaque: int) -> bytes:
