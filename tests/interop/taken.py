@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import ssl
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, Self
 
+from rmqha.kit.events import Event
 from rmqha.testing.nodes import TwistdNode
 
 HTTP_PORT: Final = "--http-port=0"
 """The option of a node whose sends are looked at."""
 LEAST_SHARE: Final = 0.95
+ANY_CERTIFICATE: Final = ssl.create_default_context()
+ANY_CERTIFICATE.check_hostname = False
+ANY_CERTIFICATE.verify_mode = ssl.CERT_NONE
 SAMPLE: Final = re.compile(
     r'^rmqha_sends_(taken|declined)_total(?:\{(?:[^}]*reason="(\w+)")?[^}]*\})? (\d+)', re.MULTILINE
 )
@@ -27,7 +32,10 @@ class Sends(NamedTuple):
     @classmethod
     def of(cls, node: TwistdNode) -> Self:
         """Of a master since its start."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{node.port('http')}/metrics", timeout=60) as page:
+        port = node.port("http")
+        has_tls = any("TLS" in listening["security"] for listening in node.events(Event.LISTENING, purpose="http"))
+        url = f"{'https' if has_tls else 'http'}://127.0.0.1:{port}/metrics"
+        with urllib.request.urlopen(url, timeout=60, context=ANY_CERTIFICATE) as page:
             samples = SAMPLE.findall(page.read().decode())
         taken = sum(int(number) for kind, _, number in samples if kind == "taken")
         return cls(taken, {reason: int(number) for kind, reason, number in samples if kind == "declined"})
