@@ -194,11 +194,18 @@ class SliceSchedule:
         self._next_slice = self.clock.callLater(at - now, self._run_slice)
 
     def queue_read(self) -> None:
-        """Somebody reads a queue: what waits for its slice waits no longer than with readers."""
+        """Somebody reads a queue: what waits for its slice waits no longer than with readers, and is read now if it
+        would have had its slice by now.
+        """
         now = self._read_at = self.clock.seconds()
-        if self._unread_seconds and self._next_slice is not None:
-            self._next_slice.reset(max(0.0, self._next_slice.getTime() - self._unread_seconds - now))
-        self._unread_seconds = 0.0
+        unread, self._unread_seconds = self._unread_seconds, 0.0
+        if unread and self._next_slice is not None:
+            left = self._next_slice.getTime() - unread - now
+            if left > 0:
+                self._next_slice.reset(left)
+            else:
+                self._next_slice.cancel()
+                self._run_slice()
 
     def _run_slice(self) -> None:
         self._next_slice, self._unread_seconds = None, 0.0
