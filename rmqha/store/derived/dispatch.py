@@ -141,6 +141,24 @@ def _indexed_keys(request: DispatchRequest) -> list[IndexedKey]:
     return [IndexedKey(f"{topic}#{key}", at, timestamp) for key in request.index_keys()]
 
 
+def _add_keys(index: KeyIndex, notes: Sequence[PutNote]) -> None:
+    """Add the keys of these messages. The packed keys of many notes are one array."""
+    packed: list[bytes] = []
+    for note in notes:
+        if isinstance(note.keys, bytes):
+            packed.append(note.keys)
+        elif note.keys:
+            _add_packed(index, packed)
+            index.add(note.keys)
+    _add_packed(index, packed)
+
+
+def _add_packed(index: KeyIndex, packed: list[bytes]) -> None:
+    if packed:
+        index.add_hashed(np.frombuffer(b"".join(packed), HASHED_KEY_DTYPE))
+        packed.clear()
+
+
 class Unscheduled(Enum):
     """Why slices run only when a caller runs them."""
 
@@ -180,18 +198,15 @@ class SliceSchedule:
     def log_grew(self) -> None:
         """There may be more to dispatch."""
         if self._next_slice is None and self._dispatcher.behind_bytes > 0:
-            self._schedule_slice(self._first_pause)
-
-    def _schedule_slice(self, pause: float) -> None:
-        """Run a slice after ``pause``, or later if nobody reads."""
-        now = self.clock.seconds()
-        at = now + pause
-        if now - self._read_at > READERS_STAY_SECONDS:
-            at = max(
-                at, now + UNREAD_PAUSE_SECONDS if self._is_slave else self._time_of_last_slice + UNREAD_BUSY_SECONDS
-            )
-        self._unread_seconds = at - now - pause
-        self._next_slice = self.clock.callLater(at - now, self._run_slice)
+            now = self.clock.seconds()
+            at = soonest = now + self._first_pause
+            if now - self._read_at > READERS_STAY_SECONDS:
+                gathered = (
+                    now + UNREAD_PAUSE_SECONDS if self._is_slave else self._time_of_last_slice + UNREAD_BUSY_SECONDS
+                )
+                at = max(soonest, gathered)
+            self._unread_seconds = at - soonest
+            self._next_slice = self.clock.callLater(at - now, self._run_slice)
 
     def queue_read(self) -> None:
         """Somebody reads a queue: what waits for its slice waits no longer than with readers, and is read now if it
@@ -533,11 +548,7 @@ class Dispatcher:
             return False
         self._apply(runs)
         if self._index is not None:
-            for note in notes:
-                if isinstance(note.keys, bytes):
-                    self._index.add_hashed(np.frombuffer(note.keys, HASHED_KEY_DTYPE))
-                else:
-                    self._index.add(note.keys)
+            _add_keys(self._index, notes)
         self.last_store_timestamp = notes[-1].timestamp
         self.reput_offset = notes[-1].end
         return True
