@@ -136,49 +136,71 @@ cdef struct Proved:
     int64_t store_timestamp
 
 
-cdef Py_ssize_t sound_size(const uint8_t *record, Py_ssize_t left, int64_t offset) except -1:
-    """The size of a message that is sound, 0 if it is not clearly so. ``left`` bytes are there, from ``record`` on."""
-    cdef Py_ssize_t size, body_at, room, body_length, topic_length, wide
+cdef struct Laid:
+    Py_ssize_t size, body_at, body_length, topic_length, properties_length
+    const uint8_t *topic
+    const uint8_t *properties
+    int32_t magic, sys_flag
+
+
+cdef bint lay_out(const uint8_t *record, Py_ssize_t left, int64_t offset, Laid *found) noexcept nogil:
+    """Whether a message that begins at ``offset`` of the log has lengths that add up. ``left`` bytes are there."""
+    cdef Py_ssize_t room, wide
     cdef const uint8_t *topic_at
-    cdef int32_t magic, sys_flag
     if left < FIXED_BYTES:
-        return 0
-    size = int32_at(record)
-    if size < FIXED_BYTES or size > left:
-        return 0
-    magic = int32_at(record + MAGIC_AT)
-    if magic == MESSAGE_MAGIC_CODE:
+        return False
+    found.size = int32_at(record)
+    if found.size < FIXED_BYTES or found.size > left:
+        return False
+    found.magic = int32_at(record + MAGIC_AT)
+    if found.magic == MESSAGE_MAGIC_CODE:
         wide = 0
-    elif magic == MESSAGE_MAGIC_CODE_V2:
+    elif found.magic == MESSAGE_MAGIC_CODE_V2:
         wide = 1
     else:
-        return 0
+        return False
     if int64_at(record + PHYSICAL_OFFSET_AT) != offset:
-        return 0
-    sys_flag = int32_at(record + SYS_FLAG_AT)
-    body_at = BODY_AT
-    if sys_flag & BORNHOST_V6_FLAG:
-        body_at += IPV6_EXTRA_BYTES
-    if sys_flag & STOREHOSTADDRESS_V6_FLAG:
-        body_at += IPV6_EXTRA_BYTES
-    room = size - body_at - (FIXED_BYTES - BODY_AT) - wide  # for body, topic and properties
+        return False
+    found.sys_flag = int32_at(record + SYS_FLAG_AT)
+    found.body_at = BODY_AT
+    if found.sys_flag & BORNHOST_V6_FLAG:
+        found.body_at += IPV6_EXTRA_BYTES
+    if found.sys_flag & STOREHOSTADDRESS_V6_FLAG:
+        found.body_at += IPV6_EXTRA_BYTES
+    room = found.size - found.body_at - (FIXED_BYTES - BODY_AT) - wide  # for body, topic and properties
     if room < 0:
-        return 0
-    body_length = int32_at(record + body_at - 4)
-    if body_length < 0 or body_length > room:
-        return 0
-    topic_at = record + body_at + body_length  # at least 3 bytes before the end, 4 with a wide length
+        return False
+    found.body_length = int32_at(record + found.body_at - 4)
+    if found.body_length < 0 or found.body_length > room:
+        return False
+    room -= found.body_length
+    topic_at = record + found.body_at + found.body_length  # at least 3 bytes before the end, 4 with a wide length
     if wide:
-        topic_length = int16_at(topic_at)
+        found.topic_length = int16_at(topic_at)
     else:
-        topic_length = <int8_t>topic_at[0]
-    if topic_length < 0 or topic_length > room - body_length:
+        found.topic_length = <int8_t>topic_at[0]
+    if found.topic_length < 0 or found.topic_length > room:
+        return False
+    found.topic = topic_at + 1 + wide
+    found.properties_length = int16_at(found.topic + found.topic_length)
+    found.properties = found.topic + found.topic_length + 2
+    return found.properties_length == room - found.topic_length
+
+
+cdef inline int64_t store_timestamp(const uint8_t *record, int32_t sys_flag) noexcept nogil:
+    """STORETIMESTAMP of a message that is laid out."""
+    return int64_at(record + STORE_TIMESTAMP_AT + (IPV6_EXTRA_BYTES if sys_flag & BORNHOST_V6_FLAG else 0))
+
+
+cdef Py_ssize_t sound_size(const uint8_t *record, Py_ssize_t left, int64_t offset) except -1:
+    """The size of a message that is sound, 0 if it is not clearly so. ``left`` bytes are there, from ``record`` on."""
+    cdef Laid found
+    if not lay_out(record, left, offset, &found):
         return 0
-    if int16_at(topic_at + 1 + wide + topic_length) != room - body_length - topic_length:
-        return 0
-    if body_length and crc32(record + body_at, body_length) & CRC_MASK != uint32_at(record + CRC_AT):
-        return 0
-    return size
+    if found.body_length:
+        if crc32(record + found.body_at, found.body_length) & CRC_MASK != uint32_at(record + CRC_AT):
+            return 0
+    return found.size
 
 
 cdef Proved prove(const uint8_t *segment, Py_ssize_t position, Py_ssize_t written, int64_t base) except *:
@@ -194,10 +216,7 @@ cdef Proved prove(const uint8_t *segment, Py_ssize_t position, Py_ssize_t writte
         found.messages += 1
     if found.messages:
         last = segment + found.last
-        if int32_at(last + SYS_FLAG_AT) & BORNHOST_V6_FLAG:
-            found.store_timestamp = int64_at(last + STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES)
-        else:
-            found.store_timestamp = int64_at(last + STORE_TIMESTAMP_AT)
+        found.store_timestamp = store_timestamp(last, int32_at(last + SYS_FLAG_AT))
     return found
 
 

@@ -79,15 +79,18 @@ cdef struct Header:
     Text[LETTERS] values
 
 
+cdef struct MessageKeys:
+    const uint8_t *unique_key  # NULL if it has none
+    const uint8_t *words  # KEYS, NULL if it has none
+    Py_ssize_t unique_key_length, words_length
+
+
 cdef struct Message:
     const uint8_t *body
     Py_ssize_t body_length
     const uint8_t *own  # its properties as stored, without CLUSTER
     Py_ssize_t own_length
-    const uint8_t *unique_key  # NULL if it has none
-    Py_ssize_t unique_key_length
-    const uint8_t *keys  # NULL if it has none
-    Py_ssize_t keys_length
+    MessageKeys keys
     int64_t position, queue_offset, born_timestamp, tags_code
     int32_t size, queue, opaque, flag, sys_flag, reconsume_times
     bint is_answered
@@ -423,8 +426,7 @@ cdef bint read_properties(uint8_t *at, Py_ssize_t length, Message *message) noex
     cdef Py_ssize_t size, tags_length = 0
     cdef bint waits = False
     message.own = at
-    message.unique_key = message.keys = NULL
-    message.unique_key_length = message.keys_length = 0
+    message.keys = MessageKeys(NULL, NULL, 0, 0)
     while at < end:
         begin = at
         while at < end and at[0] != 2:
@@ -453,16 +455,16 @@ cdef bint read_properties(uint8_t *at, Py_ssize_t length, Message *message) noex
         if to != begin:
             move(to, begin, size)
         if begins(to, size, "UNIQ_KEY\1", 9):
-            message.unique_key, message.unique_key_length = to + 9, size - 9
+            message.keys.unique_key, message.keys.unique_key_length = to + 9, size - 9
         elif begins(to, size, "KEYS\1", 5):
-            message.keys, message.keys_length = to + 5, size - 5
+            message.keys.words, message.keys.words_length = to + 5, size - 5
         elif begins(to, size, "TAGS\1", 5):
             tags, tags_length = to + 5, size - 5
         to += size
     message.own_length = to - message.own
-    if message.unique_key != NULL and not is_alphanumeric(message.unique_key, message.unique_key_length):
+    if message.keys.unique_key != NULL and not is_alphanumeric(message.keys.unique_key, message.keys.unique_key_length):
         return False
-    if (message.keys != NULL and message.keys_length == 0) or (tags != NULL and tags_length == 0):
+    if (message.keys.words != NULL and message.keys.words_length == 0) or (tags != NULL and tags_length == 0):
         return False
     message.tags_code = 0 if tags == NULL else <int64_t><int32_t>java_hash(0, tags, tags_length)
     return True
@@ -504,6 +506,27 @@ cdef inline uint8_t *put_key(uint8_t *to, uint32_t key_hash, int64_t position, i
     to = put_bytes(to, &value, 4)
     to = put_bytes(to, &position, 8)
     return put_bytes(to, &timestamp, 8)
+
+
+cdef uint8_t *put_keys(
+    uint8_t *to, const uint8_t *end, const MessageKeys *keys, uint32_t topic_hash, int64_t position, int64_t timestamp
+) noexcept nogil:
+    """Write the keys of a message. Where they end; NULL if they have no room before ``end``."""
+    cdef Py_ssize_t begin = 0, at
+    if keys.unique_key != NULL:
+        if end - to < KEY_BYTES:
+            return NULL
+        to = put_key(to, java_hash(topic_hash, keys.unique_key, keys.unique_key_length), position, timestamp)
+    if keys.words == NULL:
+        return to
+    for at in range(keys.words_length + 1):
+        if at == keys.words_length or keys.words[at] == c" ":
+            if at > begin:
+                if end - to < KEY_BYTES:
+                    return NULL
+                to = put_key(to, java_hash(topic_hash, keys.words + begin, at - begin), position, timestamp)
+            begin = at + 1
+    return to
 
 
 cdef class _Room:
@@ -691,12 +714,12 @@ def try_sends(bytes data not None, Py_ssize_t at, place):
         message.size = <int32_t>size
         queue.count += 1
         queue.record_bytes += size
-        if message.unique_key != NULL:
+        if message.keys.unique_key != NULL:
             key_count += 1
-        if message.keys != NULL:
-            key_count += keys_in(message.keys, message.keys_length)
+        if message.keys.words != NULL:
+            key_count += keys_in(message.keys.words, message.keys.words_length)
         if message.is_answered:
-            answer_bytes += answer_most + message.unique_key_length
+            answer_bytes += answer_most + message.keys.unique_key_length
         position += size
         count += 1
         at = next_at
@@ -805,26 +828,12 @@ cdef bytes keys_of(_Room room, Py_ssize_t count, Py_ssize_t key_count, int64_t t
     cdef uint8_t *to = <uint8_t *>PyBytes_AS_STRING(keys)
     cdef const uint8_t *end = to + key_count * KEY_BYTES
     cdef const Message *message
-    cdef Py_ssize_t n, at, begin, needed
-    cdef uint32_t topic_hash
+    cdef Py_ssize_t n
     for n in range(count):
         message = room.messages + n
-        topic_hash = room.queues[message.queue].topic_hash
-        needed = keys_in(message.keys, message.keys_length) + (message.unique_key != NULL)
-        if end - to < needed * KEY_BYTES:
+        to = put_keys(to, end, &message.keys, room.queues[message.queue].topic_hash, message.position, timestamp)
+        if to == NULL:
             raise wrong_size()
-        if message.unique_key != NULL:
-            to = put_key(
-                to, java_hash(topic_hash, message.unique_key, message.unique_key_length), message.position, timestamp
-            )
-        begin = 0
-        for at in range(message.keys_length + 1):
-            if at == message.keys_length or message.keys[at] == c" ":
-                if at > begin:
-                    to = put_key(
-                        to, java_hash(topic_hash, message.keys + begin, at - begin), message.position, timestamp
-                    )
-                begin = at + 1
     if to != end:
         raise wrong_size()
     return keys
@@ -851,7 +860,7 @@ cdef bytes answers_of(_Room room, Py_ssize_t count, Py_ssize_t most_bytes, parts
             message = room.messages + n
             if not message.is_answered:
                 continue
-            if end - to < fixed + message.unique_key_length:
+            if end - to < fixed + message.keys.unique_key_length:
                 raise wrong_size()
             frame = to
             to = put_bytes(to + FRAME_HEAD_BYTES, PyBytes_AS_STRING(offset), PyBytes_GET_SIZE(offset))
@@ -860,9 +869,9 @@ cdef bytes answers_of(_Room room, Py_ssize_t count, Py_ssize_t most_bytes, parts
             to = put_decimal(to, room.queues[message.queue].id)
             to = put_bytes(to, PyBytes_AS_STRING(queue_offset), PyBytes_GET_SIZE(queue_offset))
             to = put_decimal(to, message.queue_offset)
-            if message.unique_key != NULL:
+            if message.keys.unique_key != NULL:
                 to = put_bytes(to, PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
-                to = put_bytes(to, message.unique_key, message.unique_key_length)
+                to = put_bytes(to, message.keys.unique_key, message.keys.unique_key_length)
             to = put_bytes(to, PyBytes_AS_STRING(opaque), PyBytes_GET_SIZE(opaque))
             to = put_decimal(to, message.opaque)
             to = put_bytes(to, PyBytes_AS_STRING(rest), PyBytes_GET_SIZE(rest))

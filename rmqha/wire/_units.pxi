@@ -36,9 +36,8 @@ cdef int load_units() except -1:
 
 cdef struct LogRecord:
     const uint8_t *topic
-    const uint8_t *unique_key  # NULL if it has none
-    const uint8_t *keys  # NULL if it has none
-    Py_ssize_t size, topic_length, unique_key_length, keys_length
+    MessageKeys keys
+    Py_ssize_t size, topic_length
     int64_t queue_offset, timestamp, tags_code
     int32_t queue_id
 
@@ -104,8 +103,7 @@ cdef bint read_log_properties(const uint8_t *at, Py_ssize_t length, LogRecord *f
     cdef const uint8_t *middle
     cdef const uint8_t *tags = NULL
     cdef Py_ssize_t name, size, tags_length = 0
-    found.unique_key = found.keys = NULL
-    found.unique_key_length = found.keys_length = 0
+    found.keys = MessageKeys(NULL, NULL, 0, 0)
     while at < end:
         begin = at
         at = <const uint8_t *>memchr(begin, 2, end - begin)
@@ -120,10 +118,10 @@ cdef bint read_log_properties(const uint8_t *at, Py_ssize_t length, LogRecord *f
         if at < end:
             at += 1  # the separator; after the last property some versions write one too
         if is_text(begin, name, "UNIQ_KEY", 8):
-            if not take_value(middle, size, &found.unique_key, &found.unique_key_length):
+            if not take_value(middle, size, &found.keys.unique_key, &found.keys.unique_key_length):
                 return False
         elif is_text(begin, name, "KEYS", 4):
-            if not take_value(middle, size, &found.keys, &found.keys_length):
+            if not take_value(middle, size, &found.keys.words, &found.keys.words_length):
                 return False
         elif is_text(begin, name, "TAGS", 4):
             if not take_value(middle, size, &tags, &tags_length):
@@ -134,44 +132,20 @@ cdef bint read_log_properties(const uint8_t *at, Py_ssize_t length, LogRecord *f
 
 cdef bint read_log_record(const uint8_t *record, Py_ssize_t left, int64_t offset, LogRecord *found) noexcept nogil:
     """Read a message that begins at ``offset`` of the log. Whether it is plainly ordinary. ``left`` bytes are there."""
-    cdef Py_ssize_t body_at = BODY_AT, room, body_length, properties_length
-    cdef int32_t sys_flag, transaction_type
-    if left < FIXED_BYTES:
-        return False
-    found.size = int32_at(record)
-    if found.size < FIXED_BYTES or found.size > left or int32_at(record + MAGIC_AT) != MESSAGE_MAGIC_CODE:
-        return False
-    if int64_at(record + PHYSICAL_OFFSET_AT) != offset:
+    cdef Laid laid
+    cdef int32_t transaction_type
+    if not lay_out(record, left, offset, &laid) or laid.magic != MESSAGE_MAGIC_CODE or laid.topic_length < 1:
         return False
     found.queue_id = int32_at(record + QUEUE_ID_AT)
     found.queue_offset = int64_at(record + QUEUE_OFFSET_AT)
     if found.queue_id < 0 or found.queue_offset < 0 or found.queue_offset > offset // FIXED_BYTES:
         return False
-    sys_flag = int32_at(record + SYS_FLAG_AT)
-    transaction_type = sys_flag & TRANSACTION_TYPE_MASK
-    if sys_flag & INNER_BATCH_FLAG or (transaction_type != 0 and transaction_type != COMMITTED):
+    transaction_type = laid.sys_flag & TRANSACTION_TYPE_MASK
+    if laid.sys_flag & INNER_BATCH_FLAG or (transaction_type != 0 and transaction_type != COMMITTED):
         return False
-    found.timestamp = int64_at(record + STORE_TIMESTAMP_AT)
-    if sys_flag & BORNHOST_V6_FLAG:
-        body_at += IPV6_EXTRA_BYTES
-        found.timestamp = int64_at(record + STORE_TIMESTAMP_AT + IPV6_EXTRA_BYTES)
-    if sys_flag & STOREHOSTADDRESS_V6_FLAG:
-        body_at += IPV6_EXTRA_BYTES
-    room = found.size - body_at - (FIXED_BYTES - BODY_AT)  # for body, topic and properties
-    if room < 0:
-        return False
-    body_length = int32_at(record + body_at - 4)
-    if body_length < 0 or body_length > room:
-        return False
-    room -= body_length
-    found.topic = record + body_at + body_length + 1  # its length before it, and two bytes behind the topic, are inside
-    found.topic_length = <int8_t>found.topic[-1]
-    if found.topic_length < 1 or found.topic_length > room:
-        return False
-    properties_length = int16_at(found.topic + found.topic_length)
-    if properties_length != room - found.topic_length:
-        return False
-    return read_log_properties(found.topic + found.topic_length + 2, properties_length, found)
+    found.size, found.topic, found.topic_length = laid.size, laid.topic, laid.topic_length
+    found.timestamp = store_timestamp(record, laid.sys_flag)
+    return read_log_properties(laid.properties, laid.properties_length, found)
 
 
 cdef int find_log_queue(const LogQueue *queues, int count, int hint, const LogRecord *record) noexcept nogil:
@@ -205,29 +179,6 @@ cdef bint begin_log_queue(LogQueue *queue, const LogRecord *record) noexcept:
         return False
     queue.topic_hash = java_hash(java_hash(0, queue.topic, queue.topic_length), <const uint8_t *>"#", 1)
     return True
-
-
-cdef uint8_t *put_keys(
-    uint8_t *to, const uint8_t *end, const LogRecord *record, uint32_t topic_hash, int64_t position
-) noexcept nogil:
-    """Write the keys of a message. Where they end; NULL if they have no room before ``end``."""
-    cdef Py_ssize_t begin = 0, at
-    if record.unique_key != NULL:
-        if end - to < KEY_BYTES:
-            return NULL
-        to = put_key(
-            to, java_hash(topic_hash, record.unique_key, record.unique_key_length), position, record.timestamp
-        )
-    if record.keys == NULL:
-        return to
-    for at in range(record.keys_length + 1):
-        if at == record.keys_length or record.keys[at] == c" ":
-            if at > begin:
-                if end - to < KEY_BYTES:
-                    return NULL
-                to = put_key(to, java_hash(topic_hash, record.keys + begin, at - begin), position, record.timestamp)
-            begin = at + 1
-    return to
 
 
 def ordinary_units(data, base, limit, most, most_keys):
@@ -283,7 +234,7 @@ cdef object read_units(const uint8_t *data, int64_t base, Py_ssize_t limit, Py_s
         queue = &room.queues[number]
         if record.queue_offset - queue.first != queue.count:
             break
-        to = put_keys(key_at, keys_end, &record, queue.topic_hash, base + position)
+        to = put_keys(key_at, keys_end, &record.keys, queue.topic_hash, base + position, record.timestamp)
         if to == NULL:
             raise wrong_size()
         key_at = to

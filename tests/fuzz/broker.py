@@ -18,7 +18,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from rmqha.kit.events import Event
+from rmqha.store.errors import StoreError
+from rmqha.store.offline.storereader import StoreReader
 from rmqha.testing.nodes import PATIENCE_SECONDS, TwistdNode, free_port
+from rmqha.testing.sim.runner import Seeds
 from rmqha.wire.batch import BatchEntry, encode_batch
 from rmqha.wire.command import (
     JSON_SERIALIZE_TYPE,
@@ -32,7 +35,8 @@ from rmqha.wire.command import (
 )
 from rmqha.wire.delay import SCHEDULE_TOPIC
 from rmqha.wire.layout import UNIT
-from rmqha.wire.record import Record, decode_record, parse_msg_id
+from rmqha.wire.record import Record, parse_msg_id
+from rmqha.wire.requestfields import V1_FIELDS, V2_FIELDS
 from tests.commands import rmqha
 from tests.net.tls.authority import Authority
 
@@ -41,27 +45,6 @@ REQUESTS = 40
 TOPICS = ("Orders", "Events", "Logs")
 QUEUES = 4
 UNKNOWN_CODE = 9999
-V1_NAMES = dict(
-    zip(
-        "abcdefghijklm",
-        [
-            "producerGroup",
-            "topic",
-            "defaultTopic",
-            "defaultTopicQueueNums",
-            "queueId",
-            "sysFlag",
-            "bornTimestamp",
-            "flag",
-            "properties",
-            "reconsumeTimes",
-            "unitMode",
-            "maxReconsumeTimes",
-            "batch",
-        ],
-        strict=True,
-    )
-)
 LAST_WORDS = (
     b'\0\0\0\x14\0\0\0\x10{"code":310,"fl}}',
     struct.pack(">iI", 0x7FFFFFFF, 20),
@@ -72,7 +55,7 @@ LAST_WORDS = (
 
 
 class Sent(NamedTuple):
-    """A request with messages: their bodies by their names, and the unique key that its answer has."""
+    """A request with messages: their bodies by their names, and the unique key that its answer has, if it has one."""
 
     topic: str
     bodies: dict[bytes, bytes]
@@ -118,16 +101,19 @@ class Connection:
         name = b"%d-%d-%d" % (self.number, opaque, part)
         return name, name + b"|" + self.rng.randbytes(self.rng.choice((0, 10, 100, 100, 1000, 5000)))
 
+    def _unique_key(self, opaque: int) -> str:
+        return f"{self.number:08X}{opaque:08X}"
+
     def _fields(self, opaque: int, delay: str = "") -> dict[str, str]:
         rng = self.rng
-        properties = [f"UNIQ_KEY\1{self.number:08X}{opaque:08X}", "WAIT\1true"]
+        properties = [f"UNIQ_KEY\1{self._unique_key(opaque)}", "WAIT\1true"]
         properties += [f"TAGS\1{rng.choice(('a', 'b', 'ü'))}"] if rng.random() < 0.6 else []
         properties += [f"KEYS\1k{self.number} k{opaque}"] if rng.random() < 0.4 else []
         properties += [f"DELAY\1{delay}"] if delay else []
         topic, queue_id, stored = rng.choice(TOPICS), str(rng.randrange(QUEUES)), "\2".join(properties)
         values = ["group", topic, "TBW102", str(QUEUES), queue_id, "0", "1700000000000", "0", stored]
         values += ["0", "false", "16", "false"]
-        return dict(zip(V1_NAMES, values, strict=True))
+        return dict(zip(V2_FIELDS.names, values, strict=True))
 
     def _request(self, opaque: int) -> bytes:
         """The frame of a request of some kind."""
@@ -136,27 +122,23 @@ class Connection:
         )[0]
         if kind == "other":
             return self._other(opaque)
-        code, flag = RequestCode.SEND_MESSAGE_V2, 0
+        code, flag, encoding = RequestCode.SEND_MESSAGE_V2, 0, JSON_SERIALIZE_TYPE
         fields = self._fields(opaque, "18" if kind == "delayed" else "")
-        topic, bodies = fields["b"], dict([self._body(opaque)])
-        body = next(iter(bodies.values()))
-        encoding = ROCKETMQ_SERIALIZE_TYPE if kind == "binary" else JSON_SERIALIZE_TYPE
-        unique_key = f"{self.number:08X}{opaque:08X}"
+        sent = Sent(fields["b"], dict([self._body(opaque)]), self._unique_key(opaque))
+        body = next(iter(sent.bodies.values()))
         if kind == "v1":
-            code = RequestCode.SEND_MESSAGE
-            fields = {V1_NAMES[letter]: value for letter, value in fields.items()}
+            code, fields = RequestCode.SEND_MESSAGE, dict(zip(V1_FIELDS.names, fields.values(), strict=True))
+        elif kind == "binary":
+            encoding = ROCKETMQ_SERIALIZE_TYPE
         elif kind == "batch":
             code, fields["m"] = RequestCode.SEND_BATCH_MESSAGE, "true"
             bodies = dict(self._body(opaque, part) for part in range(self.rng.randrange(1, 5)))
-            body = encode_batch(BatchEntry(each) for each in bodies.values())
+            sent, body = Sent(sent.topic, bodies, ""), encode_batch(BatchEntry(each) for each in bodies.values())
         elif kind == "oneway":
             flag = ONEWAY_FLAG
-        if kind not in ("oneway", "batch"):
+        if kind != "oneway":
             self.asked.add(opaque)
-        if kind == "batch":
-            self.asked.add(opaque)
-            unique_key = ""
-        self.sent[opaque] = Sent(topic, bodies, unique_key)
+        self.sent[opaque] = sent
         command = RemotingCommand(code, opaque, flag, None, fields, body, serialize_type=encoding)
         return encode_head(command) + body
 
@@ -235,16 +217,13 @@ class Connection:
                 self.problems.append(f"{sent.unique_key} has the answer of another: {fields}")
 
 
-def log_records(store: Path) -> Iterator[Record]:
-    """All messages of a store that is closed."""
-    for path in sorted((store / "commitlog").iterdir()):
-        data, at = path.read_bytes(), 0
-        while at + 8 <= len(data) and any(data[at : at + 4]):
-            found = decode_record(data, at)
-            if not isinstance(found, Record):
-                break
-            yield found
-            at += struct.unpack_from(">i", data, at)[0]
+def log_records(store: Path) -> list[Record]:
+    """All messages of a store that is closed. Raises StoreError."""
+    reader = StoreReader(store)
+    try:
+        return [record for _, record in reader.records(0, None) if isinstance(record, Record)]
+    finally:
+        reader.close()
 
 
 def log_problems(connections: Sequence[Connection], records: Sequence[Record]) -> Iterator[str]:
@@ -333,7 +312,10 @@ def fuzz(
         problems += [f"the node ended with status {status}"] if status else []
         problems += [f"the node says: {line}" for line in node.errors()]
         problems += [f"the node failed: {line}" for line in node.events(Event.REQUEST_FAILED)]
-        records = list(log_records(node.store))
+        try:
+            records = log_records(node.store)
+        except StoreError as error:
+            return [*problems, str(error)], 0
         problems += log_problems(connections, records)
         problems += answer_problems(connections, records)
         problems += queue_problems(node.store, records)
@@ -342,20 +324,14 @@ def fuzz(
     return problems, len(records)
 
 
-def seeds(text: str) -> range:
-    """``3`` or ``0..9``."""
-    first, _, last = text.partition("..")
-    return range(int(first), int(last or first) + 1)
-
-
 def main() -> int:
     """0 if no seed has a problem."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.broker", description=__doc__)
-    parser.add_argument("--seeds", type=seeds, default=range(10), help="as 3 or 0..9")
+    parser.add_argument("--seeds", type=Seeds.parse, default="0..9", help="A, A..B, or A.. for no end")
     parser.add_argument("--connections", type=int, default=CONNECTIONS)
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of each connection")
     arguments: Any = parser.parse_args()
-    for seed in arguments.seeds:
+    for seed in arguments.seeds.after(None):
         with TemporaryDirectory() as folder:
             problems, messages = fuzz(seed, Path(folder), arguments.connections, arguments.requests)
         print(f"seed {seed}: {messages} messages, {len(problems)} problems", flush=True)

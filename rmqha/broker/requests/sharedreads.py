@@ -15,38 +15,30 @@ class SharedReads:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._is_sharing = False
         self._log_end = -1
-        self._found: dict[Question, GetMessageResult] = {}
+        self._found: dict[Question, GetMessageResult] | None = None
+        """What was read in this turn, while reads are shared."""
 
     def begin(self) -> None:
         """Share the reads that follow in this turn."""
-        self._is_sharing = True
+        self._found = {}
 
     def end(self) -> None:
         """Share no more: the next read looks at the store again."""
-        self._is_sharing = False
-        self._found.clear()
+        self._found = None
 
-    def get_message(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_messages: int,
-        wanted: TagFilter | PropertyFilter | None,
-    ) -> GetMessageResult:
+    def get_message(self, *question: *Question) -> GetMessageResult:
         """``MessageReader.get_message``. Raises OSError."""
-        question = topic, queue_id, offset, max_messages, wanted
-        if not self._is_sharing or not (wanted is None or callable(wanted)):
+        shared, wanted = self._found, question[-1]
+        if shared is None or not (wanted is None or callable(wanted)):
             return self._store.reader.get_message(*question)
         log_end = self._store.commit_log.verified_offset
         if log_end != self._log_end:
-            self._found.clear()
+            shared.clear()
             self._log_end = log_end
-        found = self._found.get(question)
+        found = shared.get(question)
         if found is None:
             found = self._store.reader.get_message(*question)
             if found.status is GetMessageStatus.FOUND:
-                self._found[question] = found
+                shared[question] = found
         return found
